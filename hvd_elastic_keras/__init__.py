@@ -15,7 +15,6 @@ if TYPE_CHECKING:
     from hvd_elastic_keras.api.callback import ElasticCallback
     from hvd_elastic_keras.api.trainer import Trainer
     from hvd_elastic_keras.cli.functions.run_function import run_function
-    from hvd_elastic_keras.common.config import TrainingConfig
     from hvd_elastic_keras.common.errors import ElasticError, FunctionFailedError
     from hvd_elastic_keras.common.predictions import read_predictions
     from hvd_elastic_keras.data.sources.cached import CachedSource
@@ -23,6 +22,7 @@ if TYPE_CHECKING:
     from hvd_elastic_keras.data.sources.tfds import TfdsSource
     from hvd_elastic_keras.data.sources.tfrecord import TFRecordSource
     from hvd_elastic_keras.loop.root_callback import RootCallback
+    from hvd_elastic_keras.settings.training_config import TrainingConfig
     from hvd_elastic_keras.worker.turns import is_root, root_only
 
 __all__ = [
@@ -53,7 +53,7 @@ _LAZY = {
     "TFRecordSource": "hvd_elastic_keras.data.sources.tfrecord",
     "TfdsSource": "hvd_elastic_keras.data.sources.tfds",
     "Trainer": "hvd_elastic_keras.api.trainer",
-    "TrainingConfig": "hvd_elastic_keras.common.config",
+    "TrainingConfig": "hvd_elastic_keras.settings.training_config",
     "is_root": "hvd_elastic_keras.worker.turns",
     "read_predictions": "hvd_elastic_keras.common.predictions",
     "root_only": "hvd_elastic_keras.worker.turns",
@@ -68,7 +68,7 @@ _NEED_KERAS = ("ElasticCallback", "RootCallback", "Trainer")
 
 def _tell_job_of_errors() -> None:
     """Makes an uncaught `ConfigurationError` in a worker's script end the whole job."""
-    environment = importlib.import_module("hvd_elastic_keras.common.env").worker_environment()
+    environment = importlib.import_module("hvd_elastic_keras.settings.env").worker_environment()
     if environment is not None:
         session = importlib.import_module("hvd_elastic_keras.worker.session_of_process")
         session.refuse_what_is_not_caught(environment)

@@ -44,12 +44,13 @@ from hvd_elastic_keras.cli.flags import (
     settings,
 )
 from hvd_elastic_keras.cli.join import join_job
-from hvd_elastic_keras.common import control, env, tf_config
-from hvd_elastic_keras.common.config import check_batch_may_grow, check_seed
+from hvd_elastic_keras.common import control, tf_config
 from hvd_elastic_keras.common.errors import ConfigurationError, ElasticError
-from hvd_elastic_keras.common.job_spec import TRAIN, JobSpec
-from hvd_elastic_keras.common.options import RunOptions
 from hvd_elastic_keras.observe import output
+from hvd_elastic_keras.settings import env, launched_by
+from hvd_elastic_keras.settings.job_spec import TRAIN, JobSpec
+from hvd_elastic_keras.settings.options import RunOptions
+from hvd_elastic_keras.settings.training_config import check_batch_may_grow, check_seed
 
 # `--help` shows only the flags of this module, so it adopts the others.
 flags.adopt_module_key_flags(job_flags)
@@ -83,10 +84,10 @@ def _start(given: settings.Settings, arguments: Sequence[str]) -> int:
             )
         script.insert(0, source_files.AS_MODULE)
     env.refuse_other_backend()
-    other = env.other_launcher()
+    other = launched_by.other_launcher()
     if other is not None:
         if other.rank:
-            time.sleep(env.FIRST_SPEAKS_S)
+            time.sleep(launched_by.FIRST_SPEAKS_S)
             return 2
         raise ConfigurationError(other.refusal(" ".join(script)).rstrip())
     leave_notices.begin()

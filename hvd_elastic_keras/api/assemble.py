@@ -18,7 +18,6 @@ from hvd_elastic_keras.api.training import Training, own_steps
 from hvd_elastic_keras.common.errors import WorkerLeavingError
 from hvd_elastic_keras.common.events import TensorBoardUsed
 from hvd_elastic_keras.common.garbage import not_collected
-from hvd_elastic_keras.common.options import AUTO, LOOP, SKIP, SPEED, RunOptions
 from hvd_elastic_keras.common.protocol import READING, TRACING
 from hvd_elastic_keras.data.input.interfaces import Input
 from hvd_elastic_keras.data.input.per_worker import PerWorkerInput
@@ -32,6 +31,7 @@ from hvd_elastic_keras.loop.observers.changes_unseen import ChangesUnseen
 from hvd_elastic_keras.loop.observers.growing_batch import PerWorkerRunner
 from hvd_elastic_keras.loop.phase import PhaseRunner
 from hvd_elastic_keras.observe.notices import Notice, notices
+from hvd_elastic_keras.settings.options import AUTO, LOOP, SKIP, SPEED, RunOptions
 from hvd_elastic_keras.state.cursor import Cursor, Phase
 from hvd_elastic_keras.state.run_state import LEAST_LATE_BYTES, RunState
 from hvd_elastic_keras.step.compiled_steps import (

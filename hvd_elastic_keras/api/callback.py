@@ -15,19 +15,7 @@ from hvd_elastic_keras.api.assemble import train
 from hvd_elastic_keras.api.fit_in_elastic_run import rounds_of_fit
 from hvd_elastic_keras.api.fit_rounds import FitRounds
 from hvd_elastic_keras.api.training import Training
-from hvd_elastic_keras.common import env
-from hvd_elastic_keras.common.config import (
-    DEFAULT_LR_WARM_UP_STEPS,
-    GLOBAL,
-    LINEAR,
-    PER_WORKER,
-    BatchCut,
-    check_batch_may_grow,
-    check_growth,
-    check_seed,
-)
 from hvd_elastic_keras.common.errors import ConfigurationError, show_in_one_line
-from hvd_elastic_keras.common.options import MICRO_BATCH
 from hvd_elastic_keras.data.input.fit_epochs import FitInput
 from hvd_elastic_keras.data.input.of_adapter import (
     FitReader,
@@ -53,6 +41,18 @@ from hvd_elastic_keras.keras_internals.learning_rate import Growth
 from hvd_elastic_keras.loop.callback_runner import CallbackRunner
 from hvd_elastic_keras.loop.schedule import Schedule
 from hvd_elastic_keras.observe.notices import notices
+from hvd_elastic_keras.settings import env
+from hvd_elastic_keras.settings.options import MICRO_BATCH
+from hvd_elastic_keras.settings.training_config import (
+    DEFAULT_LR_WARM_UP_STEPS,
+    GLOBAL,
+    LINEAR,
+    PER_WORKER,
+    BatchCut,
+    check_batch_may_grow,
+    check_growth,
+    check_seed,
+)
 from hvd_elastic_keras.state.checkpoint.manager import Origin
 from hvd_elastic_keras.state.parts import UserState
 from hvd_elastic_keras.step import deterministic_step

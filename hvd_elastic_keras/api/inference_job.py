@@ -29,9 +29,7 @@ from hvd_elastic_keras.api.model_module import (
     set_up,
 )
 from hvd_elastic_keras.common import files
-from hvd_elastic_keras.common.config import BatchCut
 from hvd_elastic_keras.common.errors import DataError, ElasticError, ModelModuleError
-from hvd_elastic_keras.common.job_spec import EVALUATE, JobSpec
 from hvd_elastic_keras.common.predictions import Output, PartFiles, Range, names_in, structure_of
 from hvd_elastic_keras.data.examples import structure
 from hvd_elastic_keras.data.examples.structure import Layout
@@ -43,6 +41,8 @@ from hvd_elastic_keras.keras_internals.model_variables import variables_of
 from hvd_elastic_keras.loop.progress_display import numbers_of
 from hvd_elastic_keras.observe.console import formatted_metrics
 from hvd_elastic_keras.observe.notices import notices
+from hvd_elastic_keras.settings.job_spec import EVALUATE, JobSpec
+from hvd_elastic_keras.settings.training_config import BatchCut
 from hvd_elastic_keras.state.checkpoint import manager
 from hvd_elastic_keras.step.predict_step import Predictor, as_array
 from hvd_elastic_keras.worker.membership import Membership

@@ -11,7 +11,6 @@ import keras
 
 from hvd_elastic_keras.api.assemble import open_to, read_along, together_of
 from hvd_elastic_keras.api.first_steps import explained_first_steps
-from hvd_elastic_keras.common import env
 from hvd_elastic_keras.common.predictions import PartFiles
 from hvd_elastic_keras.data.examples import structure
 from hvd_elastic_keras.data.input.pipeline import Pipeline
@@ -32,6 +31,7 @@ from hvd_elastic_keras.loop.start_notices import Announcer, StartNotices
 from hvd_elastic_keras.loop.training_loop import TrainingLoop
 from hvd_elastic_keras.observe.console import Screen
 from hvd_elastic_keras.observe.notices import Notice
+from hvd_elastic_keras.settings import env
 from hvd_elastic_keras.state.cursor import Cursor, Phase
 from hvd_elastic_keras.state.parts import UserState
 from hvd_elastic_keras.state.run_state import RunState

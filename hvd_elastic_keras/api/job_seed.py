@@ -20,7 +20,7 @@ from collections import Counter
 from typing import Any
 
 from hvd_elastic_keras.common import patches
-from hvd_elastic_keras.common.options import JobSeed
+from hvd_elastic_keras.settings.job_options import JobSeed
 
 WHY = "generators without a seed draw from the job's seed"
 

@@ -22,13 +22,14 @@ from hvd_elastic_keras.api.model_module import (
     set_up,
 )
 from hvd_elastic_keras.api.trainer import Trainer
-from hvd_elastic_keras.common import env, protocol
+from hvd_elastic_keras.common import protocol
 from hvd_elastic_keras.common.errors import ElasticError, explain
-from hvd_elastic_keras.common.job_spec import JobSpec
 from hvd_elastic_keras.data.sources import cache_files
 from hvd_elastic_keras.data.sources.source import DataLike
 from hvd_elastic_keras.keras_internals.model_building import num_batch_norms
 from hvd_elastic_keras.observe.notices import Notice, notices
+from hvd_elastic_keras.settings import env
+from hvd_elastic_keras.settings.job_spec import JobSpec
 from hvd_elastic_keras.state.checkpoint import directories, manager
 from hvd_elastic_keras.worker.session import Session, SoloSession
 

@@ -32,12 +32,12 @@ import ml_collections
 import numpy as np
 import tensorflow as tf
 
-from hvd_elastic_keras.common import env
 from hvd_elastic_keras.common.batch_plan import Share
 from hvd_elastic_keras.common.errors import DataError, ModelModuleError, explain
-from hvd_elastic_keras.common.job_spec import JobSpec
 from hvd_elastic_keras.data.plan.partition import Partition
 from hvd_elastic_keras.data.sources.source import DataLike, as_source, is_source, split_preprocess
+from hvd_elastic_keras.settings import env
+from hvd_elastic_keras.settings.job_spec import JobSpec
 from hvd_elastic_keras.step import deterministic_step
 
 REQUIRED = ("model", "dataset")

@@ -11,9 +11,6 @@ from hvd_elastic_keras.api.assemble import explain_step, train
 from hvd_elastic_keras.api.first_steps import try_first_examples
 from hvd_elastic_keras.api.fit_in_elastic_run import rounds_of_fit
 from hvd_elastic_keras.api.training import Training
-from hvd_elastic_keras.common import env
-from hvd_elastic_keras.common.config import BatchCut, TrainingConfig, check_batch_may_grow
-from hvd_elastic_keras.common.options import MICRO_BATCH
 from hvd_elastic_keras.data.input.per_worker import PerWorkerInput
 from hvd_elastic_keras.data.input.pipeline import Pipeline
 from hvd_elastic_keras.data.sources.iterators import check_apart
@@ -23,6 +20,13 @@ from hvd_elastic_keras.keras_internals.learning_rate import Growth
 from hvd_elastic_keras.keras_internals.model_variables import variables_of
 from hvd_elastic_keras.loop.callback_runner import CallbackRunner
 from hvd_elastic_keras.loop.schedule import Schedule
+from hvd_elastic_keras.settings import env
+from hvd_elastic_keras.settings.options import MICRO_BATCH
+from hvd_elastic_keras.settings.training_config import (
+    BatchCut,
+    TrainingConfig,
+    check_batch_may_grow,
+)
 from hvd_elastic_keras.state.checkpoint.manager import CheckpointManager, Origin
 from hvd_elastic_keras.state.checkpoint.places import Place
 from hvd_elastic_keras.state.checkpoint.remote import checkpoints_of

@@ -9,11 +9,11 @@ from pathlib import Path
 
 import keras
 
-from hvd_elastic_keras.common.options import NO_OPTIONS, RunOptions
 from hvd_elastic_keras.data.input.interfaces import Input
 from hvd_elastic_keras.keras_internals.learning_rate import Growth
 from hvd_elastic_keras.loop.callback_runner import CallbackRunner
 from hvd_elastic_keras.loop.schedule import Schedule
+from hvd_elastic_keras.settings.options import NO_OPTIONS, RunOptions
 from hvd_elastic_keras.state.checkpoint.manager import Origin
 from hvd_elastic_keras.state.parts import UserState
 

@@ -17,10 +17,11 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from hvd_elastic_keras.common import env, files
+from hvd_elastic_keras.common import files
 from hvd_elastic_keras.common.control import WorkerStatus
 from hvd_elastic_keras.launchers.base import LOCALHOST
 from hvd_elastic_keras.launchers.local import kept_workers
+from hvd_elastic_keras.settings import env
 
 SLOW_PERIOD_S = 0.1
 LOOK_S = 0.0005

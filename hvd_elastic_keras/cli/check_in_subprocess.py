@@ -19,14 +19,15 @@ from typing import Any, TypeAlias
 import msgspec
 
 from hvd_elastic_keras.cli.job_request import JobRequest
-from hvd_elastic_keras.common import env, files, protocol
+from hvd_elastic_keras.common import files, protocol
 from hvd_elastic_keras.common.errors import ModelModuleError, error_in
-from hvd_elastic_keras.common.options import JobOptions
 from hvd_elastic_keras.launchers import open_files
 from hvd_elastic_keras.launchers.fork_server import ForkServer, ForkServerError, Request
 from hvd_elastic_keras.observe.console import Console
 from hvd_elastic_keras.observe.event_log import EventLog
 from hvd_elastic_keras.observe.notices import Notice
+from hvd_elastic_keras.settings import env
+from hvd_elastic_keras.settings.job_options import JobOptions
 
 MODULE = "hvd_elastic_keras.api.model_job"
 """The module that the check runs."""

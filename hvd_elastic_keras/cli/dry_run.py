@@ -17,12 +17,13 @@ from hvd_elastic_keras.cli.check_in_subprocess import check_request
 from hvd_elastic_keras.cli.checks.machine import gpus_here, too_little_memory_for
 from hvd_elastic_keras.cli.job_directory import held
 from hvd_elastic_keras.cli.job_request import JobRequest, MasterAddress
-from hvd_elastic_keras.common import env, files, host_port, predictions
+from hvd_elastic_keras.common import files, host_port, predictions
 from hvd_elastic_keras.common.errors import ConfigurationError
-from hvd_elastic_keras.common.job_spec import JobSpec
 from hvd_elastic_keras.launchers import open_files
 from hvd_elastic_keras.master.http import certificate
 from hvd_elastic_keras.observe.console import Console
+from hvd_elastic_keras.settings import env
+from hvd_elastic_keras.settings.job_spec import JobSpec
 from hvd_elastic_keras.state.checkpoint import ownership
 from hvd_elastic_keras.worker import network
 

@@ -10,13 +10,14 @@ from pathlib import Path
 from hvd_elastic_keras.cli.checks import machine
 from hvd_elastic_keras.cli.flags.host_flags import HostsRequest
 from hvd_elastic_keras.cli.flags.kubernetes_flags import PodsRequest
-from hvd_elastic_keras.common import env
-from hvd_elastic_keras.common.config import JobConfig
 from hvd_elastic_keras.common.errors import ConfigurationError
-from hvd_elastic_keras.common.job_spec import JobSpec
-from hvd_elastic_keras.common.options import NOTHING_ASKED, JobOptions, RunOptions
 from hvd_elastic_keras.launchers.base import LOCALHOST
 from hvd_elastic_keras.observe.console import Verbosity, counted
+from hvd_elastic_keras.settings import env
+from hvd_elastic_keras.settings.job_config import JobConfig
+from hvd_elastic_keras.settings.job_options import NOTHING_ASKED, JobOptions
+from hvd_elastic_keras.settings.job_spec import JobSpec
+from hvd_elastic_keras.settings.options import RunOptions
 
 
 def worker_command(script: Sequence[str]) -> list[str]:

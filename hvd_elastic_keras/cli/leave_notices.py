@@ -17,8 +17,8 @@ import msgspec
 import requests
 from absl import flags
 
-from hvd_elastic_keras.common import env
 from hvd_elastic_keras.common.errors import ConfigurationError
+from hvd_elastic_keras.settings import env
 
 ASK_EVERY_S = 5.0
 BEFORE_THE_END_S = 3.0

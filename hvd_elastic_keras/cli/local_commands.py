@@ -19,12 +19,13 @@ from pathlib import Path
 from hvd_elastic_keras.cli import control_job, job_directory
 from hvd_elastic_keras.cli.checks import machine
 from hvd_elastic_keras.cli.flags.find_model import split_arguments
-from hvd_elastic_keras.common import env, events, files, versions
+from hvd_elastic_keras.common import events, files, versions
 from hvd_elastic_keras.common.errors import ConfigurationError, ElasticError
 from hvd_elastic_keras.launchers.kubernetes_pod import check_job_name
 from hvd_elastic_keras.master.journal import Journal
 from hvd_elastic_keras.observe import job_history
 from hvd_elastic_keras.observe.console import counted, table
+from hvd_elastic_keras.settings import env
 
 LOOK_EVERY_S = 0.25
 ANSWER_S = 2.0

@@ -13,12 +13,12 @@ from typing import Any
 from hvd_elastic_keras.cli.job_directory import shown
 from hvd_elastic_keras.cli.job_request import JobRequest
 from hvd_elastic_keras.common import batch_plan, files, host_port, predictions
-from hvd_elastic_keras.common.config import TrainingConfig
-from hvd_elastic_keras.common.job_spec import EVALUATE, seed_of_script
-from hvd_elastic_keras.common.options import BATCH, RunOptions
 from hvd_elastic_keras.launchers.local import kept_workers
 from hvd_elastic_keras.loop.schedule import Schedule
 from hvd_elastic_keras.observe.console import counted
+from hvd_elastic_keras.settings.job_spec import EVALUATE, seed_of_script
+from hvd_elastic_keras.settings.options import BATCH, RunOptions
+from hvd_elastic_keras.settings.training_config import TrainingConfig
 from hvd_elastic_keras.state.checkpoint import directories
 from hvd_elastic_keras.state.cursor import Cursor
 

@@ -17,8 +17,7 @@ from hvd_elastic_keras.cli.flags import join_flags
 from hvd_elastic_keras.cli.flags.host_flags import HostsRequest
 from hvd_elastic_keras.cli.flags.kubernetes_flags import PodsRequest
 from hvd_elastic_keras.cli.job_request import JobRequest
-from hvd_elastic_keras.common import control, env, files, protocol
-from hvd_elastic_keras.common.config import JobConfig
+from hvd_elastic_keras.common import control, files, protocol
 from hvd_elastic_keras.common.errors import ConfigurationError
 from hvd_elastic_keras.launchers.base import Launcher
 from hvd_elastic_keras.launchers.discovery import Discovery, LastKnownHosts
@@ -33,6 +32,8 @@ from hvd_elastic_keras.master.machine import actions as act
 from hvd_elastic_keras.master.machine.change_request import follow
 from hvd_elastic_keras.master.machine.state import State
 from hvd_elastic_keras.observe.console import Console
+from hvd_elastic_keras.settings import env
+from hvd_elastic_keras.settings.job_config import JobConfig
 
 SSH = "ssh"
 """Directory below `files.WORKERS` for notes about the running ssh clients."""

@@ -30,10 +30,8 @@ from hvd_elastic_keras.cli.job_directory import held, shown, until_removed
 from hvd_elastic_keras.cli.job_request import JobRequest, MasterAddress
 from hvd_elastic_keras.cli.remote_workers import run_on_hosts
 from hvd_elastic_keras.cli.take_over import left_behind
-from hvd_elastic_keras.common import control, env, files, host_port, predictions, versions
+from hvd_elastic_keras.common import control, files, host_port, predictions, versions
 from hvd_elastic_keras.common.control import JobDescription
-from hvd_elastic_keras.common.job_spec import JobSpec, save_script, seed_of_script
-from hvd_elastic_keras.common.options import JobSeed
 from hvd_elastic_keras.launchers import open_files
 from hvd_elastic_keras.launchers.base import LOCALHOST
 from hvd_elastic_keras.launchers.fork_server import ForkServer
@@ -47,6 +45,9 @@ from hvd_elastic_keras.observe.console import Console, counted
 from hvd_elastic_keras.observe.job_course import JobCourse
 from hvd_elastic_keras.observe.live_console import console_for
 from hvd_elastic_keras.observe.pages import Pages
+from hvd_elastic_keras.settings import env
+from hvd_elastic_keras.settings.job_options import JobSeed
+from hvd_elastic_keras.settings.job_spec import JobSpec, save_script, seed_of_script
 from hvd_elastic_keras.state.checkpoint import directories
 from hvd_elastic_keras.worker import network
 

@@ -21,7 +21,8 @@ sys.path.pop(0)  # drop this file's folder, from which nothing is to be imported
 sys.path.append(str(Path(__file__).resolve().parents[2]))  # the package need not be installed
 
 from hvd_elastic_keras.api import job_seed
-from hvd_elastic_keras.common import env, garbage, patches
+from hvd_elastic_keras.common import garbage, patches
+from hvd_elastic_keras.settings import env
 from hvd_elastic_keras.worker.session_of_process import refuse_what_is_not_caught
 
 

@@ -19,15 +19,16 @@ from typing import NoReturn
 from hvd_elastic_keras.cli.flags import settings
 from hvd_elastic_keras.cli.flags.find_model import split_arguments
 from hvd_elastic_keras.cli.job_request import JobRequest
-from hvd_elastic_keras.common import control, env, files
+from hvd_elastic_keras.common import control, files
 from hvd_elastic_keras.common.errors import ConfigurationError
-from hvd_elastic_keras.common.options import RunOptions
 from hvd_elastic_keras.launchers.base import LOCALHOST
 from hvd_elastic_keras.launchers.local import WorkerRecord, end_kept_workers, kept_workers
 from hvd_elastic_keras.master.http import certificate
 from hvd_elastic_keras.master.journal import Journal, Term
 from hvd_elastic_keras.master.machine.decisions import Decisions
 from hvd_elastic_keras.observe.console import Console
+from hvd_elastic_keras.settings import env
+from hvd_elastic_keras.settings.options import RunOptions
 
 RUN = "hvd_elastic_keras.run"
 RESUME = "--resume"

@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from hvd_elastic_keras.common import env, files
+from hvd_elastic_keras.common import files
 from hvd_elastic_keras.common.errors import (
     ConfigurationError,
     ElasticError,
@@ -16,7 +16,8 @@ from hvd_elastic_keras.common.errors import (
     WorkerLeavingError,
     exit_is_an_error,
 )
-from hvd_elastic_keras.common.job_spec import JobSpec
+from hvd_elastic_keras.settings import env
+from hvd_elastic_keras.settings.job_spec import JobSpec
 from hvd_elastic_keras.worker.elastic_session import ElasticSession
 
 if TYPE_CHECKING:

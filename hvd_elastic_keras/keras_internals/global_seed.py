@@ -16,8 +16,8 @@ from keras.src.backend.common import global_state
 from keras.src.random import seed_generator
 from keras.src.random.seed_generator import global_seed_generator, make_default_seed
 
-from hvd_elastic_keras.common.options import JobSeed
 from hvd_elastic_keras.keras_internals import tensorflow_names
+from hvd_elastic_keras.settings.job_options import JobSeed
 
 # Keras up to 3.12, the last one for Python 3.10, has no constant for the name that it uses.
 GLOBAL_SEED_GENERATOR = getattr(seed_generator, "GLOBAL_SEED_GENERATOR", "global_seed_generator")

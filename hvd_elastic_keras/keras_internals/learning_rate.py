@@ -14,7 +14,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from hvd_elastic_keras.common.config import LINEAR, SQRT
+from hvd_elastic_keras.settings.training_config import LINEAR, SQRT
 
 METHOD = "_get_current_learning_rate"
 """Private to Keras, the same from 3.8 to 3.15: all optimizers read their rate through it."""

@@ -18,9 +18,9 @@ import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 
-from hvd_elastic_keras.common import env
 from hvd_elastic_keras.launchers import fork_server_main, open_files
 from hvd_elastic_keras.launchers.fork_server_main import PROCESS_ID
+from hvd_elastic_keras.settings import env
 
 MODULES = (
     *("tensorflow", "keras", "horovod.tensorflow"),

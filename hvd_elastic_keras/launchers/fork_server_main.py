@@ -25,8 +25,9 @@ import tempfile
 import threading
 from typing import Any
 
-from hvd_elastic_keras.common import env, garbage
+from hvd_elastic_keras.common import garbage
 from hvd_elastic_keras.launchers.keeper import FORKED, GO, KEEPER_PID
+from hvd_elastic_keras.settings import env
 
 READY = b"+"
 MOST_BYTES = 2**18

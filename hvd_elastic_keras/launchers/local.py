@@ -24,10 +24,10 @@ from typing import IO, BinaryIO, TextIO
 
 import msgspec
 
-from hvd_elastic_keras.common import env
 from hvd_elastic_keras.launchers import keeper, open_files
 from hvd_elastic_keras.launchers.base import LOCALHOST, LaunchedWorker, WorkerExit, exit_cause
 from hvd_elastic_keras.launchers.fork_server import ForkServer, ForkServerError, Request
+from hvd_elastic_keras.settings import env
 
 log = logging.getLogger(__name__)
 UNSEEN = (

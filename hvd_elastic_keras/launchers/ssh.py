@@ -18,9 +18,10 @@ from pathlib import Path
 
 import msgspec
 
-from hvd_elastic_keras.common import env, files
+from hvd_elastic_keras.common import files
 from hvd_elastic_keras.launchers.base import LOCALHOST, LaunchedWorker, WorkerExit
 from hvd_elastic_keras.launchers.local import LocalLauncher
+from hvd_elastic_keras.settings import env
 
 OPTIONS = (
     *("-T", "-o", "BatchMode=yes", "-o", "ConnectTimeout=10"),

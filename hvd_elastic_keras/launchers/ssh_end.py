@@ -13,8 +13,8 @@ import sys
 
 import msgspec
 
-from hvd_elastic_keras.common import env
 from hvd_elastic_keras.launchers.ssh import RemoteStart
+from hvd_elastic_keras.settings import env
 
 
 def main() -> None:

@@ -14,13 +14,13 @@ import tensorflow as tf
 from hvd_elastic_keras.common import files
 from hvd_elastic_keras.common.errors import CheckpointNotWrittenError, in_one_line
 from hvd_elastic_keras.common.events import CheckpointLoaded, CheckpointSaved
-from hvd_elastic_keras.common.options import NO_OPTIONS, SAVED_MODEL, RunOptions
 from hvd_elastic_keras.keras_internals.file_writers import weights_on_disk
 from hvd_elastic_keras.keras_internals.model_variables import ModelVariables, unwrapped
 from hvd_elastic_keras.loop.callback_runner import CallbackRunner
 from hvd_elastic_keras.loop.leave_reason import CheckpointGuard, LeaveReason
 from hvd_elastic_keras.loop.nonfinite_loss import NonFiniteLoss
 from hvd_elastic_keras.loop.observer import EndedEpoch, Observer, Round, TakenStep
+from hvd_elastic_keras.settings.options import NO_OPTIONS, SAVED_MODEL, RunOptions
 from hvd_elastic_keras.state import keras_saving
 from hvd_elastic_keras.state.checkpoint import directories, ownership
 from hvd_elastic_keras.state.checkpoint.manager import CheckpointManager, Origin

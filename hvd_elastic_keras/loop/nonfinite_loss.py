@@ -6,8 +6,8 @@ With the policy `skip`, the step finds it before it assigns anything (`step/part
 from __future__ import annotations
 
 from hvd_elastic_keras.common.errors import NonFiniteLossError, nonfinite_losses
-from hvd_elastic_keras.common.options import IGNORE, SKIP, STOP
 from hvd_elastic_keras.loop.observer import Observer, TakenStep
+from hvd_elastic_keras.settings.options import IGNORE, SKIP, STOP
 from hvd_elastic_keras.worker.reporter import Reporter
 
 MOST_SKIPPED = 100

@@ -7,12 +7,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Protocol
 
-from hvd_elastic_keras.common.config import JobConfig
 from hvd_elastic_keras.launchers.base import WorkerExit
 from hvd_elastic_keras.master.machine import actions as act
 from hvd_elastic_keras.master.machine.state import State
 from hvd_elastic_keras.observe.console import Console
 from hvd_elastic_keras.observe.event_log import EventLog
+from hvd_elastic_keras.settings.job_config import JobConfig
 
 
 class ChangeSignal:

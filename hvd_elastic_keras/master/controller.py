@@ -13,7 +13,6 @@ from typing import Any
 import msgspec
 
 from hvd_elastic_keras.common import control, events, files, protocol
-from hvd_elastic_keras.common.config import JobConfig
 from hvd_elastic_keras.common.control import JobDescription
 from hvd_elastic_keras.launchers.base import LOCALHOST, Launcher, WorkerExit
 from hvd_elastic_keras.launchers.by_host import ByHost
@@ -43,6 +42,7 @@ from hvd_elastic_keras.master.worker_handler import WorkerHandler
 from hvd_elastic_keras.observe import output
 from hvd_elastic_keras.observe.console import Console
 from hvd_elastic_keras.observe.event_log import EntryListener, EventLog
+from hvd_elastic_keras.settings.job_config import JobConfig
 
 log = logging.getLogger(__name__)
 TICK_S = 0.25

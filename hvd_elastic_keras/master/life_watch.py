@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from hvd_elastic_keras.common import protocol
-from hvd_elastic_keras.common.config import JobConfig
 from hvd_elastic_keras.launchers.base import LOCALHOST
 from hvd_elastic_keras.launchers.signs_of_life import SignsOfLife
 from hvd_elastic_keras.master.machine.state import State, Worker, WorkerPhase
+from hvd_elastic_keras.settings.job_config import JobConfig
 
 LOOK_S = 1.0
 """Seconds between two looks; a quarter of `heartbeat_timeout_s` if that is shorter."""

@@ -27,7 +27,6 @@ from rich.table import Table
 from rich.text import Text
 
 from hvd_elastic_keras.common import events
-from hvd_elastic_keras.common.job_spec import EVALUATE, PREDICT, TRAIN
 from hvd_elastic_keras.common.protocol import Progress
 from hvd_elastic_keras.observe import output
 from hvd_elastic_keras.observe.console import (
@@ -39,6 +38,7 @@ from hvd_elastic_keras.observe.console import (
     format_duration,
     formatted_metrics,
 )
+from hvd_elastic_keras.settings.job_spec import EVALUATE, PREDICT, TRAIN
 
 DRAWINGS_PER_S = 4
 ECHO = 2

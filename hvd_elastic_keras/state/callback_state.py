@@ -24,8 +24,8 @@ import ml_collections
 import numpy as np
 import tensorflow as tf
 
-from hvd_elastic_keras.common import env
 from hvd_elastic_keras.common.errors import ConfigurationError
+from hvd_elastic_keras.settings import env
 from hvd_elastic_keras.state import dataclass_values, json_codec
 
 log = logging.getLogger(__name__)

@@ -21,7 +21,8 @@ from typing import Any
 
 import keras
 
-from hvd_elastic_keras.common import env, patches
+from hvd_elastic_keras.common import patches
+from hvd_elastic_keras.settings import env
 from hvd_elastic_keras.worker.launched_session import session_of_launcher
 from hvd_elastic_keras.worker.turns import turns_of_worker
 

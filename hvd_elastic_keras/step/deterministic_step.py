@@ -15,10 +15,10 @@ from typing import Any
 import horovod.tensorflow as hvd
 import tensorflow as tf
 
-from hvd_elastic_keras.common import env
 from hvd_elastic_keras.common.errors import ConfigurationError
 from hvd_elastic_keras.common.patches import replaced
 from hvd_elastic_keras.keras_internals.tensorflow_names import framework_config
+from hvd_elastic_keras.settings import env
 from hvd_elastic_keras.step.partition import plan
 from hvd_elastic_keras.step.partition.collectives import WorkerCollectives
 from hvd_elastic_keras.step.partition.one_round import (

@@ -18,7 +18,6 @@ import numpy as np
 import tensorflow as tf
 
 from hvd_elastic_keras.common.errors import ConfigurationError, ElasticError
-from hvd_elastic_keras.common.options import MICRO_BATCH, NO_COMPRESSION
 from hvd_elastic_keras.data.examples import structure
 from hvd_elastic_keras.data.examples.structure import Layout
 from hvd_elastic_keras.data.input.interfaces import LocalBatch
@@ -30,6 +29,7 @@ from hvd_elastic_keras.keras_internals.model_variables import (
     optimizers_of,
 )
 from hvd_elastic_keras.keras_internals.traced_graphs import PYTHON_CALLS, nodes_of
+from hvd_elastic_keras.settings.options import MICRO_BATCH, NO_COMPRESSION
 from hvd_elastic_keras.step.check_step import check_step
 from hvd_elastic_keras.step.partition import plan
 from hvd_elastic_keras.step.partition.captured_step import CapturedStep, capture

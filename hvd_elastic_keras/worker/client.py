@@ -22,10 +22,10 @@ import requests
 import tenacity
 
 from hvd_elastic_keras.common import files, messages, protocol
-from hvd_elastic_keras.common.env import WorkerEnvironment
 from hvd_elastic_keras.common.errors import ConfigurationError, MasterUnreachableError
 from hvd_elastic_keras.common.master_session import session_of, url_of
 from hvd_elastic_keras.common.phase_hold import PhaseHold
+from hvd_elastic_keras.settings.env import WorkerEnvironment
 from hvd_elastic_keras.worker import standstill
 from hvd_elastic_keras.worker.abortable import Abortable
 from hvd_elastic_keras.worker.standstill import Standstill

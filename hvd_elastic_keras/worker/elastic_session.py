@@ -13,7 +13,6 @@ from typing import ClassVar, NoReturn
 import requests
 
 from hvd_elastic_keras.common import messages, protocol
-from hvd_elastic_keras.common.env import WorkerEnvironment
 from hvd_elastic_keras.common.errors import (
     ExpelledError,
     LeavingAloneError,
@@ -21,6 +20,7 @@ from hvd_elastic_keras.common.errors import (
     TrainingOverError,
     WorkerLeavingError,
 )
+from hvd_elastic_keras.settings.env import WorkerEnvironment
 from hvd_elastic_keras.worker import end_process
 from hvd_elastic_keras.worker.abortable import Abortable
 from hvd_elastic_keras.worker.client import MasterClient

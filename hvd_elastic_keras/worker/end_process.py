@@ -9,8 +9,8 @@ import os
 import signal
 import threading
 
-from hvd_elastic_keras.common import env
 from hvd_elastic_keras.common.errors import MasterUnreachableError
+from hvd_elastic_keras.settings import env
 
 LEAVE_WITHIN_S = 60.0
 """Time for a worker without a master to leave after its step, a checkpoint included."""

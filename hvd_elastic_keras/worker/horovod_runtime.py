@@ -14,10 +14,11 @@ import numpy as np
 import numpy.typing as npt
 import tensorflow as tf
 
-from hvd_elastic_keras.common import env, files
+from hvd_elastic_keras.common import files
 from hvd_elastic_keras.common.errors import CollectiveFailedError
 from hvd_elastic_keras.common.protocol import ALONE, Assignment
 from hvd_elastic_keras.common.versions import patch_revision
+from hvd_elastic_keras.settings import env
 from hvd_elastic_keras.worker import network
 from hvd_elastic_keras.worker.tensor_bytes import (
     bytes_of,

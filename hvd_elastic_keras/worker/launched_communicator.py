@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import horovod.tensorflow as hvd
 
-from hvd_elastic_keras.common.env import LaunchedPlace
 from hvd_elastic_keras.common.errors import CollectiveFailedError
 from hvd_elastic_keras.common.protocol import Assignment
+from hvd_elastic_keras.settings.launched_by import LaunchedPlace
 from hvd_elastic_keras.worker.horovod_runtime import Communicator
 
 

@@ -16,8 +16,9 @@ from pathlib import Path
 import msgspec
 import requests
 
-from hvd_elastic_keras.common import env, errors, events, protocol
+from hvd_elastic_keras.common import errors, events, protocol
 from hvd_elastic_keras.common.errors import CollectiveFailedError, ElasticError
+from hvd_elastic_keras.settings import launched_by
 from hvd_elastic_keras.worker.abortable import Abortable
 from hvd_elastic_keras.worker.reporter import TerminalReporter
 from hvd_elastic_keras.worker.session import EntryReport, SoloSession
@@ -37,7 +38,7 @@ class LaunchedSession(SoloSession):
       in_training: whether the training last begun is not finished yet.
     """
 
-    def __init__(self, launched: env.LaunchedPlace) -> None:
+    def __init__(self, launched: launched_by.LaunchedPlace) -> None:
         super().__init__()
         self.launched = launched
         self.place = assignment_of(launched)
@@ -69,9 +70,10 @@ class LaunchedSession(SoloSession):
           CollectiveFailedError: a process is gone, and no other one will take its place.
         """
         if report.failure:
+            command = launched_by.elastic_command(self.launched.size, script())
             raise CollectiveFailedError(
                 f"{report.failure}. Another process is gone, and horovodrun starts no other one. "
-                f"Start all again; to go on without it: {self.launched.elastic_command(script())}"
+                f"Start all again; to go on without it: {command}"
             )
         return msgspec.structs.replace(self.place, round=self.training)
 
@@ -113,7 +115,7 @@ class TurnsOfRanks:
     This class takes the place of `MasterClient` in `Turns`.
     """
 
-    def __init__(self, launched: env.LaunchedPlace) -> None:
+    def __init__(self, launched: launched_by.LaunchedPlace) -> None:
         self._rank = launched.rank
         self._url = f"http://{launched.address}:{launched.port}/{SCOPE}"
         self._claimed = ""
@@ -168,7 +170,7 @@ def worker_id_of(rank: int) -> str:
     return f"rank {rank}"
 
 
-def assignment_of(launched: env.LaunchedPlace) -> protocol.Assignment:
+def assignment_of(launched: launched_by.LaunchedPlace) -> protocol.Assignment:
     """Returns the place in the only round. All processes take over the state of rank 0."""
     return protocol.Assignment(
         round=1,
@@ -192,7 +194,7 @@ def session_of_launcher() -> LaunchedSession | None:
     It is None if `horovodrun` has not started this process as one of several. The environment is
     read only once: Horovod's variables change when a process initialises Horovod for itself.
     """
-    launched = env.launched_place()
+    launched = launched_by.launched_place()
     if launched is None:
         return None
     errors.show_in_one_line()
@@ -200,7 +202,7 @@ def session_of_launcher() -> LaunchedSession | None:
     session.reporter.tell(
         f"[elastic] horovodrun has started {launched.size} processes: they train together, but "
         "none can join or leave, and all end with the first that is lost. For that: "
-        f"{launched.elastic_command(script())}"
+        f"{launched_by.elastic_command(launched.size, script())}"
     )
     return session
 

@@ -8,10 +8,11 @@ import sys
 from collections.abc import Callable
 from typing import NoReturn
 
-from hvd_elastic_keras.common import env, errors
+from hvd_elastic_keras.common import errors
 from hvd_elastic_keras.common.errors import WorkerLeavingError
 from hvd_elastic_keras.common.protocol import ALONE, Assignment, InputPosition
 from hvd_elastic_keras.observe.console import Screen
+from hvd_elastic_keras.settings import env
 from hvd_elastic_keras.worker import network, other_launchers
 from hvd_elastic_keras.worker.elastic_session import ElasticSession
 from hvd_elastic_keras.worker.horovod_runtime import Communicator

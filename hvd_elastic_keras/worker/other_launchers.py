@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import time
 
-from hvd_elastic_keras.common import env, errors
+from hvd_elastic_keras.common import errors
 from hvd_elastic_keras.common.errors import ConfigurationError
+from hvd_elastic_keras.settings import launched_by
 from hvd_elastic_keras.worker.launched_session import script, session_of_launcher
 
 
@@ -18,11 +19,11 @@ def refuse() -> None:
       ConfigurationError: on rank 0, with the command to run instead.
       SystemExit: on the other ranks, with the same exit code and without a message.
     """
-    other = env.other_launcher()
+    other = launched_by.other_launcher()
     if other is None or session_of_launcher() is not None:
         return
     errors.show_in_one_line()
     if other.rank == 0:
         raise ConfigurationError(other.refusal(script()))
-    time.sleep(env.FIRST_SPEAKS_S)  # processes do not know each other: no event to wait for
+    time.sleep(launched_by.FIRST_SPEAKS_S)  # processes do not know each other: no event to wait for
     raise SystemExit(1)

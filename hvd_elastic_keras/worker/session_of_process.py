@@ -8,9 +8,10 @@ import os
 import sys
 from types import TracebackType
 
-from hvd_elastic_keras.common import env, errors, patches
-from hvd_elastic_keras.common.env import WorkerEnvironment
+from hvd_elastic_keras.common import errors, patches
 from hvd_elastic_keras.common.errors import ConfigurationError
+from hvd_elastic_keras.settings import env
+from hvd_elastic_keras.settings.env import WorkerEnvironment
 from hvd_elastic_keras.worker.elastic_session import ElasticSession
 
 WHY = "an uncaught ConfigurationError ends the job"

@@ -19,9 +19,10 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import Protocol
 
-from hvd_elastic_keras.common import env, protocol
-from hvd_elastic_keras.common.env import WorkerEnvironment
+from hvd_elastic_keras.common import protocol
 from hvd_elastic_keras.common.errors import ElasticError
+from hvd_elastic_keras.settings import env
+from hvd_elastic_keras.settings.env import WorkerEnvironment
 from hvd_elastic_keras.worker.client import MasterClient
 from hvd_elastic_keras.worker.elastic_session import ElasticSession
 from hvd_elastic_keras.worker.launched_session import session_of_launcher

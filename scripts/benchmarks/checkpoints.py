@@ -25,7 +25,7 @@ from typing import Any
 
 from absl import app, flags
 
-from hvd_elastic_keras.common import env
+from hvd_elastic_keras.settings import env
 
 env.set_defaults({"TF_CPP_MIN_LOG_LEVEL": "3"})
 

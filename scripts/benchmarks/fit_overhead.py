@@ -12,7 +12,7 @@ import statistics
 
 from absl import app, flags
 
-from hvd_elastic_keras.common import env
+from hvd_elastic_keras.settings import env
 
 env.set_defaults({"TF_CPP_MIN_LOG_LEVEL": "3"})
 
@@ -23,7 +23,7 @@ import rows  # noqa: E402
 from turns import Turns, trainings  # noqa: E402
 
 from hvd_elastic_keras import ElasticCallback  # noqa: E402
-from hvd_elastic_keras.common.options import AUTO, LOOP, JobOptions  # noqa: E402
+from hvd_elastic_keras.settings.options import AUTO, LOOP, JobOptions  # noqa: E402
 
 BATCH_SIZE = 64
 NETWORKS = {

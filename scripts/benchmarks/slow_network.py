@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterator
 
 from absl import app, flags
 
-from hvd_elastic_keras.common import env
+from hvd_elastic_keras.settings import env
 
 env.set_defaults(
     {
@@ -39,10 +39,10 @@ import rows  # noqa: E402
 import tensorflow as tf  # noqa: E402
 
 from hvd_elastic_keras.common.batch_plan import share_of  # noqa: E402
-from hvd_elastic_keras.common.options import COMPRESSIONS, NO_COMPRESSION  # noqa: E402
 from hvd_elastic_keras.data.input.pipeline import Pipeline  # noqa: E402
 from hvd_elastic_keras.data.sources.source import as_source  # noqa: E402
 from hvd_elastic_keras.keras_internals.model_variables import variables_of  # noqa: E402
+from hvd_elastic_keras.settings.options import COMPRESSIONS, NO_COMPRESSION  # noqa: E402
 from hvd_elastic_keras.step.compiled_steps import compiled_step  # noqa: E402
 from hvd_elastic_keras.step.partition import gradients as gradient_parts  # noqa: E402
 from hvd_elastic_keras.step.traced_step import StepOptions  # noqa: E402

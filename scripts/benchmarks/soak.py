@@ -38,9 +38,10 @@ from absl import app, flags
 from hvd_elastic_keras.audit import report
 from hvd_elastic_keras.chaos.plan import DRAWN, Fault, Plan, drawn
 from hvd_elastic_keras.cli import control_job
-from hvd_elastic_keras.common import env, messages
+from hvd_elastic_keras.common import messages
 from hvd_elastic_keras.common.control import JobStatus, SlotsRequest
 from hvd_elastic_keras.common.errors import ElasticError
+from hvd_elastic_keras.settings import env
 
 HERE = Path(__file__).resolve().parent
 MODEL = HERE / "soak_model.py"

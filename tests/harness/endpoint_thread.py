@@ -10,8 +10,8 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from hvd_elastic_keras.common import messages, protocol
-from hvd_elastic_keras.common.env import WorkerEnvironment
 from hvd_elastic_keras.master.http.server import MasterServer
+from hvd_elastic_keras.settings.env import WorkerEnvironment
 from hvd_elastic_keras.worker.client import MasterClient
 
 LIMIT_S = 60.0

@@ -12,10 +12,11 @@ import horovod.tensorflow as hvd
 import keras
 import tensorflow as tf
 
-from hvd_elastic_keras.common import env, files
+from hvd_elastic_keras.common import files
 from hvd_elastic_keras.common.protocol import Assignment
 from hvd_elastic_keras.data.plan.order import Order
 from hvd_elastic_keras.keras_internals import file_writers
+from hvd_elastic_keras.settings import env
 from hvd_elastic_keras.step.partitioned_step import PartitionedStep
 from hvd_elastic_keras.worker.horovod_runtime import Communicator
 from hvd_elastic_keras.worker.transfer import frames

@@ -18,7 +18,8 @@ from pathlib import Path
 
 import requests
 
-from hvd_elastic_keras.common import env, master_session, messages, protocol
+from hvd_elastic_keras.common import master_session, messages, protocol
+from hvd_elastic_keras.settings import env
 from hvd_elastic_keras.worker.elastic_session import ElasticSession
 
 FILE = "HVD_ELASTIC_TEST_FAULTS"

@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from hvd_elastic_keras.common import control, files, messages, protocol
-from hvd_elastic_keras.common.config import JobConfig
 from hvd_elastic_keras.master.controller import Controller
 from hvd_elastic_keras.master.journal import Term
 from hvd_elastic_keras.observe.console import Console
 from hvd_elastic_keras.observe.job_course import JobCourse
 from hvd_elastic_keras.observe.pages import Pages
+from hvd_elastic_keras.settings.job_config import JobConfig
 from tests.harness.idle_launcher import IdleLauncher
 
 if TYPE_CHECKING:

@@ -19,7 +19,8 @@ import h5py
 import numpy as np
 import psutil
 
-from hvd_elastic_keras.common import env, files, host_port
+from hvd_elastic_keras.common import files, host_port
+from hvd_elastic_keras.settings import env
 from tests.harness import faults, warm_launcher, warm_server
 
 if TYPE_CHECKING:

@@ -39,7 +39,7 @@ to 1e-9. Other data, orders or random numbers differ by more."""
 PLAIN = """
 import runpy, sys
 from hvd_elastic_keras.api import job_seed
-from hvd_elastic_keras.common.options import JobSeed
+from hvd_elastic_keras.settings.job_options import JobSeed
 job_seed.install(JobSeed({seed}))
 sys.argv = [{script!r}]
 sys.path[0] = {folder!r}

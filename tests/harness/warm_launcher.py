@@ -24,8 +24,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
-from hvd_elastic_keras.common import env
 from hvd_elastic_keras.launchers import fork_server, fork_server_main
+from hvd_elastic_keras.settings import env
 from tests.harness import warm_python, warm_server
 
 REPOSITORY = Path(__file__).resolve().parents[2]

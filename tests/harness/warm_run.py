@@ -12,8 +12,8 @@ from collections.abc import Mapping, Sequence
 
 from hvd_elastic_keras.cli import job_request, run_job
 from hvd_elastic_keras.cli.job_request import JobRequest
-from hvd_elastic_keras.common import env
 from hvd_elastic_keras.launchers.fork_server import ForkServer
+from hvd_elastic_keras.settings import env
 from tests.harness import warm_server
 
 

@@ -21,8 +21,8 @@ import sys
 import tempfile
 from pathlib import Path
 
-from hvd_elastic_keras.common import env
 from hvd_elastic_keras.launchers import fork_server, fork_server_main
+from hvd_elastic_keras.settings import env
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 ADDRESS = "TESTS_WARM_SERVER"

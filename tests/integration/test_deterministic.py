@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 
-from hvd_elastic_keras.common import env
+from hvd_elastic_keras.settings import env
 from tests.harness import warm_python
 from tests.harness.alone import Once
 from tests.harness.faults import Fault

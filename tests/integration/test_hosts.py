@@ -17,7 +17,7 @@ import psutil
 import pytest
 
 from hvd_elastic_keras.chaos import temporary
-from hvd_elastic_keras.common import env
+from hvd_elastic_keras.settings import env
 from tests.harness import hosts as harness
 from tests.harness.faults import FILE, Fault
 from tests.harness.hosts import Hosts

@@ -14,7 +14,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from hvd_elastic_keras.common import control, env
+from hvd_elastic_keras.common import control
+from hvd_elastic_keras.settings import env
 from tests.harness.faults import Fault
 from tests.harness.job import LIMIT_S, REPOSITORY, SMALL, Job, assert_same_weights, lives
 from tests.harness.joiner import Joiner

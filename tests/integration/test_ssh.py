@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from hvd_elastic_keras.common import env
 from hvd_elastic_keras.launchers.ssh import RemoteStart, SshLauncher, SshSettings
+from hvd_elastic_keras.settings import env
 from tests.harness import hosts as harness
 from tests.harness.hosts import Hosts
 from tests.harness.job import REPOSITORY

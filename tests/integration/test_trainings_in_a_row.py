@@ -11,7 +11,7 @@ from tests.harness.job import Job
 SCRIPT = """
 import os, signal, sys, time
 from pathlib import Path
-from hvd_elastic_keras.common import env
+from hvd_elastic_keras.settings import env
 from hvd_elastic_keras.common.errors import ConfigurationError, TrainingOverError
 from hvd_elastic_keras.worker.session import EntryReport
 from hvd_elastic_keras.worker.session_of_process import session_of_process

@@ -19,20 +19,21 @@ ROOT = Path(__file__).resolve().parents[2] / PACKAGE
 HEAVY = {"tensorflow", "keras", "horovod", "tf_keras"}
 LEVELS = {
     **dict.fromkeys(["common"], 0),
-    **dict.fromkeys(["launchers", "observe", "keras_internals"], 1),
-    **dict.fromkeys(["master", "worker", "data"], 2),
-    **dict.fromkeys(["step", "state"], 3),
-    **dict.fromkeys(["audit"], 4),
-    **dict.fromkeys(["loop"], 5),
-    **dict.fromkeys(["api"], 6),
-    **dict.fromkeys(["cli"], 7),
-    **dict.fromkeys(["chaos"], 8),
+    **dict.fromkeys(["settings"], 1),
+    **dict.fromkeys(["launchers", "observe", "keras_internals"], 2),
+    **dict.fromkeys(["master", "worker", "data"], 3),
+    **dict.fromkeys(["step", "state"], 4),
+    **dict.fromkeys(["audit"], 5),
+    **dict.fromkeys(["loop"], 6),
+    **dict.fromkeys(["api"], 7),
+    **dict.fromkeys(["cli"], 8),
+    **dict.fromkeys(["chaos"], 9),
 }
 """The rooms, from the ground up; a room may only import from lower ones, and from itself."""
 DOORS = {"run", "ctl", "report", "doctor", "elastic", "horovod", "_version"}
 """Modules at the top level: they import what they open to, and nothing imports them."""
 CONTROL = {
-    *("common", "launchers", "observe", "master", "cli", "chaos"),
+    *("common", "settings", "launchers", "observe", "master", "cli", "chaos"),
     *("run", "ctl", "report", "doctor"),
 }
 """What never reaches TensorFlow, except for the process of a worker."""
@@ -196,7 +197,7 @@ def test_private_attributes_of_others_are_read_in_one_folder() -> None:
 
 
 MAY_TOUCH_THE_ENVIRONMENT = {
-    f"{PACKAGE}.common.env",
+    f"{PACKAGE}.settings.env",
     # A program of its own, which cannot import the package: it hands all of it on.
     f"{PACKAGE}.launchers.keeper",
 }
@@ -247,7 +248,7 @@ def test_pure_modules_know_no_clock_socket_or_process() -> None:
 
 def test_the_rules_would_notice_a_wrong_import() -> None:
     assert "tensorflow" in reachable_from(f"{PACKAGE}.worker.horovod_runtime")
-    assert f"{PACKAGE}.common.config" in imports_of(f"{PACKAGE}.run")
+    assert f"{PACKAGE}.settings.env" in imports_of(f"{PACKAGE}.run")
 
 
 @pytest.mark.parametrize(
@@ -284,7 +285,7 @@ OUTER = re.compile(
 """Rooms that plug into the core: other places to run workers, pages, reports, tools, other jobs."""
 CORE = re.compile(
     r"hvd_elastic_keras\."
-    r"((common|data|keras_internals|step|state|loop|worker|master)\b|launchers\.local"
+    r"((common|settings|data|keras_internals|step|state|loop|worker|master)\b|launchers\.local"
     r"|api\.(assemble|build_loop|callback|trainer|training|elastic_loop|fit_))"
 )
 TIES = {

@@ -20,8 +20,8 @@ from hvd_elastic_keras.api.elastic_loop.elastic_state import ElasticState
 from hvd_elastic_keras.common import protocol
 from hvd_elastic_keras.common.errors import CheckpointNotWrittenError, ConfigurationError
 from hvd_elastic_keras.common.events import CheckpointLoaded, CheckpointSaved
-from hvd_elastic_keras.common.options import NO_OPTIONS, RunOptions
 from hvd_elastic_keras.loop.kept_on_disk import term_for
+from hvd_elastic_keras.settings.options import NO_OPTIONS, RunOptions
 from hvd_elastic_keras.state import json_codec
 from hvd_elastic_keras.state.broadcast import BUILD_FIRST, StateOrigin
 from hvd_elastic_keras.state.checkpoint import ownership

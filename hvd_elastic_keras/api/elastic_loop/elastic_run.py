@@ -24,19 +24,19 @@ from hvd_elastic_keras.api.elastic_loop.elastic_checkpoints import LoopCheckpoin
 from hvd_elastic_keras.api.elastic_loop.elastic_state import ElasticState
 from hvd_elastic_keras.api.elastic_loop.retracing import TracedAnew
 from hvd_elastic_keras.api.fit_in_elastic_run import FitsInside
-from hvd_elastic_keras.common import env
 from hvd_elastic_keras.common.errors import (
     CollectiveFailedError,
     ConfigurationError,
     TrainingOverError,
     WorkerLeavingError,
 )
-from hvd_elastic_keras.common.options import SPEED
 from hvd_elastic_keras.common.protocol import Assignment
 from hvd_elastic_keras.data.sources.iterators import deleted_in_background
 from hvd_elastic_keras.loop.leave_reason import CheckpointGuard, LeaveReason
 from hvd_elastic_keras.loop.observers.records import CommitRecords
 from hvd_elastic_keras.loop.round_driver import FailedAt, drive
+from hvd_elastic_keras.settings import env
+from hvd_elastic_keras.settings.options import SPEED
 from hvd_elastic_keras.worker.rounds import ProcessRounds, rounds_of_process
 from hvd_elastic_keras.worker.session import EntryReport
 

@@ -25,10 +25,10 @@ from hvd_elastic_keras.api.fit_in_elastic_run import (
 from hvd_elastic_keras.api.fit_rounds import FitRounds
 from hvd_elastic_keras.api.training import OwnSteps, Training
 from hvd_elastic_keras.common import patches
-from hvd_elastic_keras.common.config import LINEAR, NO_SCALING, PER_WORKER
 from hvd_elastic_keras.common.errors import ConfigurationError
 from hvd_elastic_keras.keras_internals.fit_call import FitCall
 from hvd_elastic_keras.observe.notices import notices
+from hvd_elastic_keras.settings.training_config import LINEAR, NO_SCALING, PER_WORKER
 
 _numbers = itertools.count()
 """Numbers of distributed optimizers. They agree in all processes, which run the same script."""

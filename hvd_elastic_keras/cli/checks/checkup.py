@@ -28,9 +28,9 @@ from hvd_elastic_keras.cli.checks.software import (
     python,
     set_up,
 )
-from hvd_elastic_keras.common import env
 from hvd_elastic_keras.common.errors import ConfigurationError, error_in
 from hvd_elastic_keras.master.http.rendezvous import RendezvousStore
+from hvd_elastic_keras.settings import env
 from hvd_elastic_keras.worker import network
 
 VERDICTS = ("Nothing stands in the way of a job.", "No job can run before the problems are mended.")

@@ -13,11 +13,12 @@ from pathlib import Path
 import psutil
 
 from hvd_elastic_keras.cli.checks.finding import OK, PROBLEM, WARNING, Finding
-from hvd_elastic_keras.common import env, host_port
-from hvd_elastic_keras.common.config import JobConfig
+from hvd_elastic_keras.common import host_port
 from hvd_elastic_keras.common.errors import ConfigurationError
 from hvd_elastic_keras.launchers import open_files
 from hvd_elastic_keras.observe.console import counted
+from hvd_elastic_keras.settings import env
+from hvd_elastic_keras.settings.job_config import JobConfig
 from hvd_elastic_keras.worker import network
 
 MIB, GIB = 2**20, 2**30

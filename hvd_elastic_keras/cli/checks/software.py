@@ -18,8 +18,9 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from hvd_elastic_keras.cli.checks.finding import OK, PROBLEM, WARNING, Finding
-from hvd_elastic_keras.common import env, versions
+from hvd_elastic_keras.common import versions
 from hvd_elastic_keras.common.errors import error_in
+from hvd_elastic_keras.settings import env
 
 PROBE = "hvd_elastic_keras.worker.probes.imports"
 IMPORT_TIMEOUT_S = 300.0

@@ -13,13 +13,15 @@ from typing import Any
 
 from absl import flags
 
-from hvd_elastic_keras.common import env, host_port
-from hvd_elastic_keras.common.config import JobConfig, TrainingConfig
+from hvd_elastic_keras.common import host_port
 from hvd_elastic_keras.common.errors import ConfigurationError
 from hvd_elastic_keras.launchers.base import LOCALHOST
 from hvd_elastic_keras.launchers.discovery import Discovery, FixedHosts, HostFile, HostScript
 from hvd_elastic_keras.launchers.hosts import Hosts, hosts_of_flag
 from hvd_elastic_keras.launchers.ssh import SshSettings, Target, target_of
+from hvd_elastic_keras.settings import env
+from hvd_elastic_keras.settings.job_config import JobConfig
+from hvd_elastic_keras.settings.training_config import TrainingConfig
 from hvd_elastic_keras.worker import network
 
 HOSTS = flags.DEFINE_string(

@@ -10,9 +10,9 @@ from absl import flags
 
 from hvd_elastic_keras.cli.flags import find_model, job_flags
 from hvd_elastic_keras.common import files
-from hvd_elastic_keras.common.config import TrainingConfig
 from hvd_elastic_keras.common.errors import ConfigurationError
-from hvd_elastic_keras.common.job_spec import EVALUATE, JOBS, PREDICT, TRAIN, JobSpec
+from hvd_elastic_keras.settings.job_spec import EVALUATE, JOBS, PREDICT, TRAIN, JobSpec
+from hvd_elastic_keras.settings.training_config import TrainingConfig
 
 PREDICTED_AT_ONCE = 1024
 """Default number of examples in a step of predictions. No optimizer depends on it."""

@@ -11,24 +11,20 @@ from ml_collections import config_flags
 
 from hvd_elastic_keras.cli.checks import machine
 from hvd_elastic_keras.cli.flags import find_model, join_flags, settings
-from hvd_elastic_keras.common import env, files, host_port
-from hvd_elastic_keras.common.config import (
+from hvd_elastic_keras.common import files, host_port
+from hvd_elastic_keras.common.errors import ConfigurationError
+from hvd_elastic_keras.observe.console import Verbosity
+from hvd_elastic_keras.settings import env
+from hvd_elastic_keras.settings.job_config import JobConfig
+from hvd_elastic_keras.settings.job_options import JobOptions
+from hvd_elastic_keras.settings.job_spec import JobSpec
+from hvd_elastic_keras.settings.option import Option, definitions
+from hvd_elastic_keras.settings.options import AUTO, RunOptions, given
+from hvd_elastic_keras.settings.training_config import (
     DEFAULT_GLOBAL_BATCH_SIZE,
     PER_WORKER,
-    JobConfig,
     TrainingConfig,
 )
-from hvd_elastic_keras.common.errors import ConfigurationError
-from hvd_elastic_keras.common.job_spec import JobSpec
-from hvd_elastic_keras.common.options import (
-    AUTO,
-    JobOptions,
-    Option,
-    RunOptions,
-    definitions,
-    given,
-)
-from hvd_elastic_keras.observe.console import Verbosity
 
 Flag: TypeAlias = flags.FlagHolder[Any]
 

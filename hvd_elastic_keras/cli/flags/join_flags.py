@@ -10,9 +10,10 @@ from pathlib import Path
 from absl import flags
 
 from hvd_elastic_keras.cli.flags import settings
-from hvd_elastic_keras.common import env, host_port, tf_config
+from hvd_elastic_keras.common import host_port, tf_config
 from hvd_elastic_keras.common.control import LEFT
 from hvd_elastic_keras.common.errors import ConfigurationError
+from hvd_elastic_keras.settings import env
 
 SHORTEST_TOKEN, LONGEST_TOKEN = 32, 512
 """Fewest and most characters of a token that a file gives to a job."""

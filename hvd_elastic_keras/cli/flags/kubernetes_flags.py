@@ -10,10 +10,8 @@ import yaml
 from absl import flags
 
 from hvd_elastic_keras.cli.flags import host_flags, job_flags, join_flags
-from hvd_elastic_keras.common import env, host_port
-from hvd_elastic_keras.common.config import JobConfig
+from hvd_elastic_keras.common import host_port
 from hvd_elastic_keras.common.errors import ConfigurationError
-from hvd_elastic_keras.common.options import AUTO
 from hvd_elastic_keras.launchers.kubernetes_api import (
     ApiError,
     Cluster,
@@ -28,6 +26,9 @@ from hvd_elastic_keras.launchers.kubernetes_pod import (
     job_name,
     manifest,
 )
+from hvd_elastic_keras.settings import env
+from hvd_elastic_keras.settings.job_config import JobConfig
+from hvd_elastic_keras.settings.options import AUTO
 
 LOCAL, KUBERNETES = "local", "kubernetes"
 LAUNCHER = flags.DEFINE_enum(

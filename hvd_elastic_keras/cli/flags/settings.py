@@ -1,7 +1,7 @@
 """Where the flags of `run` get their values: command line, file, environment, default.
 
 The first of these that has a value for a flag counts. An option that a script may give comes from
-the script after the command line (`common/options.py`). Values from the environment or a file
+the script after the command line (`settings/options.py`). Values from the environment or a file
 become words of the command line before any other code looks at them. So they are checked, kept in
 the job's journal, and used by `--resume` like typed words.
 
@@ -24,8 +24,8 @@ from typing import Any
 from absl import app, flags
 
 from hvd_elastic_keras.cli.flags.find_model import split_arguments
-from hvd_elastic_keras.common import env
 from hvd_elastic_keras.common.errors import ConfigurationError
+from hvd_elastic_keras.settings import env
 
 if sys.version_info >= (3, 11):
     import tomllib

@@ -14,8 +14,8 @@ from pathlib import Path
 
 import hvd_elastic_keras
 from hvd_elastic_keras.cli.functions import function_files
-from hvd_elastic_keras.common import env
 from hvd_elastic_keras.common.errors import ElasticError
+from hvd_elastic_keras.settings import env
 
 sys.path.pop(0)  # drop this file's folder, from which nothing is to be imported
 

@@ -16,8 +16,9 @@ from typing import Any
 
 from hvd_elastic_keras.cli import job_directory
 from hvd_elastic_keras.cli.functions import end_with_parent, function_files
-from hvd_elastic_keras.common import env, files
+from hvd_elastic_keras.common import files
 from hvd_elastic_keras.common.errors import ConfigurationError, FunctionFailedError
+from hvd_elastic_keras.settings import env
 
 FLAGS = frozenset(
     {

@@ -21,12 +21,13 @@ from hvd_elastic_keras.cli import source_files
 from hvd_elastic_keras.cli.checks import machine
 from hvd_elastic_keras.cli.job_request import worker_command
 from hvd_elastic_keras.cli.join.joined_process import JoinedProcess
-from hvd_elastic_keras.common import control, env, files, host_port, messages, protocol, versions
+from hvd_elastic_keras.common import control, files, host_port, messages, protocol, versions
 from hvd_elastic_keras.common.errors import ConfigurationError, ElasticError, MasterUnreachableError
-from hvd_elastic_keras.common.job_spec import JobSpec
 from hvd_elastic_keras.common.master_session import session_of, url_of
-from hvd_elastic_keras.common.options import JobOptions
 from hvd_elastic_keras.observe import output
+from hvd_elastic_keras.settings import env
+from hvd_elastic_keras.settings.job_options import JobOptions
+from hvd_elastic_keras.settings.job_spec import JobSpec
 
 RETRY_S = 1.0
 TELL_END_WITHIN_S = 10.0

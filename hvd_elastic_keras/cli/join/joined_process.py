@@ -18,10 +18,11 @@ from typing import IO
 
 import requests
 
-from hvd_elastic_keras.common import control, env, messages, protocol
+from hvd_elastic_keras.common import control, messages, protocol
 from hvd_elastic_keras.common.master_session import session_of, url_of
 from hvd_elastic_keras.launchers import keeper
 from hvd_elastic_keras.launchers.signs_of_life import SignsOfLife
+from hvd_elastic_keras.settings import env
 
 TAIL_LINES = 200
 LONGEST_LINE = 2**16

@@ -20,7 +20,8 @@ from typing import Any
 
 import tensorflow as tf
 
-from hvd_elastic_keras.common import env, patches
+from hvd_elastic_keras.common import patches
+from hvd_elastic_keras.settings import env
 
 WHY = "workers do not write the same cache files"
 COMPLETE = ".index"

@@ -8,11 +8,11 @@ from typing import Any
 
 import tensorflow as tf
 
-from hvd_elastic_keras.common import env
 from hvd_elastic_keras.common.errors import DataError
 from hvd_elastic_keras.data.examples.structure import Structure
 from hvd_elastic_keras.data.sources.tfrecord import FilePart, TFRecordSource
 from hvd_elastic_keras.observe.notices import notices
+from hvd_elastic_keras.settings import env
 
 
 class TfdsSource:

@@ -15,7 +15,6 @@ import numpy as np
 import numpy.typing as npt
 import tensorflow as tf
 
-from hvd_elastic_keras.common import env
 from hvd_elastic_keras.common.errors import DataError
 from hvd_elastic_keras.common.events import RecordsSkipped
 from hvd_elastic_keras.data.sources import tfrecord_index
@@ -28,6 +27,7 @@ from hvd_elastic_keras.data.sources.tfrecord_index import (
     masked_crc32c,
 )
 from hvd_elastic_keras.observe.notices import counted_places, notices
+from hvd_elastic_keras.settings import env
 
 Array = npt.NDArray[np.int64]
 log = logging.getLogger(__name__)

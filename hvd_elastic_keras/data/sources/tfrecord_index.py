@@ -21,9 +21,10 @@ import google_crc32c
 import numpy as np
 import numpy.typing as npt
 
-from hvd_elastic_keras.common import env, files
+from hvd_elastic_keras.common import files
 from hvd_elastic_keras.common.errors import DataError
 from hvd_elastic_keras.observe.notices import progress
+from hvd_elastic_keras.settings import env
 
 log = logging.getLogger(__name__)
 VERSION = 1

@@ -6,10 +6,10 @@ import dataclasses
 from collections.abc import Iterable, Mapping, Sequence
 
 from hvd_elastic_keras.common import control
-from hvd_elastic_keras.common.config import JobConfig
 from hvd_elastic_keras.master.machine import actions as act
 from hvd_elastic_keras.master.machine.state import State, Worker, WorkerPhase
 from hvd_elastic_keras.observe.console import counted
+from hvd_elastic_keras.settings.job_config import JobConfig
 
 
 @dataclasses.dataclass(frozen=True)

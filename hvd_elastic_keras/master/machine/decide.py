@@ -19,7 +19,6 @@ from __future__ import annotations
 from msgspec.structs import replace
 
 from hvd_elastic_keras.common import events, protocol
-from hvd_elastic_keras.common.config import JobConfig
 from hvd_elastic_keras.launchers.base import WorkerExit
 from hvd_elastic_keras.master.machine import actions as act
 from hvd_elastic_keras.master.machine import arrivals, lost_workers, slots, trainings
@@ -29,6 +28,7 @@ from hvd_elastic_keras.master.machine.state import State, WorkerPhase
 from hvd_elastic_keras.master.machine.time_limits import hold_time_limits
 from hvd_elastic_keras.master.machine.trainings import end_if_over
 from hvd_elastic_keras.master.machine.transition import Transition
+from hvd_elastic_keras.settings.job_config import JobConfig
 
 
 def decide(

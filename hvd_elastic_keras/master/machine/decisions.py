@@ -7,7 +7,6 @@ from collections.abc import Mapping
 import msgspec
 from msgspec.structs import replace
 
-from hvd_elastic_keras.common.config import JobConfig
 from hvd_elastic_keras.common.goodput import Part, Spent
 from hvd_elastic_keras.common.messages import Message
 from hvd_elastic_keras.master.machine.actions import Action
@@ -32,6 +31,7 @@ from hvd_elastic_keras.master.machine.state import (
 )
 from hvd_elastic_keras.master.machine.transition import Transition
 from hvd_elastic_keras.master.machine.value import decided
+from hvd_elastic_keras.settings.job_config import JobConfig
 
 RESTARTED = Reason("the launcher was restarted")
 DAMAGED = Reason("the launcher was restarted with a damaged journal")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Sequence
 
-from hvd_elastic_keras.common.config import JobConfig
 from hvd_elastic_keras.master.machine.reasons import (
     by_own_error,
     failure_of,
@@ -13,6 +12,7 @@ from hvd_elastic_keras.master.machine.reasons import (
     was_killed,
 )
 from hvd_elastic_keras.master.machine.state import Replacement, Restarts
+from hvd_elastic_keras.settings.job_config import JobConfig
 
 MAX_START_FAILURES = 3
 """Give up after workers fail this many times in a row before they are ready. Do not give up if a

@@ -16,7 +16,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from msgspec.structs import replace
 
 from hvd_elastic_keras.common import events, protocol
-from hvd_elastic_keras.common.config import JobConfig
 from hvd_elastic_keras.common.control import JoinRequest, Outcome
 from hvd_elastic_keras.master.machine import actions as act
 from hvd_elastic_keras.master.machine.phases import Confirming, Entering
@@ -24,6 +23,7 @@ from hvd_elastic_keras.master.machine.reasons import REVOKED, Reason, joins, lea
 from hvd_elastic_keras.master.machine.rounds import open_round, uncall
 from hvd_elastic_keras.master.machine.state import Replacement, State, Worker, WorkerPhase
 from hvd_elastic_keras.master.machine.transition import Transition
+from hvd_elastic_keras.settings.job_config import JobConfig
 
 NEVER_JOINED = "the joining worker left before it joined"
 

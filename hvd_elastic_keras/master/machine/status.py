@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from hvd_elastic_keras.common import control
-from hvd_elastic_keras.common.config import JobConfig
 from hvd_elastic_keras.common.goodput import rounded
 from hvd_elastic_keras.master.machine.phases import Confirming, Entering, Running, Waiting
 from hvd_elastic_keras.master.machine.reasons import told
@@ -16,6 +15,7 @@ from hvd_elastic_keras.master.machine.state import (
 )
 from hvd_elastic_keras.master.machine.time_limits import what_they_do
 from hvd_elastic_keras.master.machine.time_spent import passed
+from hvd_elastic_keras.settings.job_config import JobConfig
 
 
 def job_status(

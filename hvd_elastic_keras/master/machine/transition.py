@@ -12,11 +12,11 @@ from typing import Any
 from msgspec.structs import replace
 
 from hvd_elastic_keras.common import events, protocol
-from hvd_elastic_keras.common.config import JobConfig
 from hvd_elastic_keras.master.machine import actions as act
 from hvd_elastic_keras.master.machine.phases import Active, Ended, RoundPhase
 from hvd_elastic_keras.master.machine.state import State, Worker, WorkerPhase, reason_to_stop
 from hvd_elastic_keras.master.machine.time_spent import passed, with_stall
+from hvd_elastic_keras.settings.job_config import JobConfig
 
 
 class Draft(dict[str, Worker]):

@@ -17,9 +17,9 @@ import numpy as np
 import tensorflow as tf
 
 from hvd_elastic_keras.common import files
-from hvd_elastic_keras.common.config import TrainingConfig
 from hvd_elastic_keras.common.errors import ConfigurationError, in_one_line
-from hvd_elastic_keras.common.options import KEEP_CHECKPOINTS
+from hvd_elastic_keras.settings.options import KEEP_CHECKPOINTS
+from hvd_elastic_keras.settings.training_config import TrainingConfig
 from hvd_elastic_keras.state.checkpoint import directories
 from hvd_elastic_keras.state.checkpoint.ownership import Owner
 from hvd_elastic_keras.state.checkpoint.places import Place

@@ -18,8 +18,9 @@ from pathlib import Path
 
 import msgspec
 
-from hvd_elastic_keras.common import env, files, locks
+from hvd_elastic_keras.common import files, locks
 from hvd_elastic_keras.common.errors import CheckpointNotWrittenError, ConfigurationError
+from hvd_elastic_keras.settings import env, launched_by
 from hvd_elastic_keras.state.checkpoint.places import Place
 
 NAME = "owner.json"
@@ -50,7 +51,7 @@ class Owner(msgspec.Struct, frozen=True):
 @functools.cache
 def of_process() -> Owner | None:
     """Returns the job of this process; None if another process of `horovodrun` writes for it."""
-    environment, launched = env.worker_environment(), env.launched_place()
+    environment, launched = env.worker_environment(), launched_by.launched_place()
     if environment is None:
         alone = Owner(secrets.token_hex(16), "", socket.gethostname())
         return alone if launched is None or launched.rank == 0 else None

@@ -27,7 +27,7 @@ from hvd_elastic_keras.common.errors import (
     CheckpointNotWrittenError,
     ConfigurationError,
 )
-from hvd_elastic_keras.common.options import KEEP_CHECKPOINTS
+from hvd_elastic_keras.settings.options import KEEP_CHECKPOINTS
 from hvd_elastic_keras.state import packing
 from hvd_elastic_keras.state.checkpoint import directories, manifest, ownership
 from hvd_elastic_keras.state.checkpoint.ownership import Owner

@@ -11,7 +11,7 @@ import collections
 import horovod.tensorflow as hvd
 import tensorflow as tf
 
-from hvd_elastic_keras.common.options import BF16, FP16, NO_COMPRESSION
+from hvd_elastic_keras.settings.options import BF16, FP16, NO_COMPRESSION
 
 HALF = (tf.float16, tf.bfloat16)
 """Types for which Horovod rounds each partial sum, or which it does not support."""

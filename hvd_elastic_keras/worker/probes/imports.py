@@ -12,8 +12,8 @@ import os
 import sys
 from typing import Any
 
-from hvd_elastic_keras.common import env
 from hvd_elastic_keras.common.errors import ConfigurationError, in_one_line
+from hvd_elastic_keras.settings import env
 
 BEGINS, FOUND, FAILED = "begins", "found", "failed"
 

@@ -10,9 +10,9 @@ import os
 import resource
 import sys
 
-from hvd_elastic_keras.common import env
 from hvd_elastic_keras.common.errors import CollectiveFailedError, in_one_line
 from hvd_elastic_keras.common.protocol import Assignment
+from hvd_elastic_keras.settings import env
 
 GLOO_TIMEOUT_S = 20
 

@@ -16,7 +16,7 @@ from hvd_elastic_keras.api.elastic_loop import elastic_state
 from hvd_elastic_keras.api.elastic_loop.elastic_checkpoints import LoopCheckpoints
 from hvd_elastic_keras.common import events
 from hvd_elastic_keras.common.errors import ConfigurationError
-from hvd_elastic_keras.common.options import RunOptions
+from hvd_elastic_keras.settings.options import RunOptions
 from hvd_elastic_keras.state.checkpoint import manifest
 from hvd_elastic_keras.state.checkpoint.manager import CheckpointManager, Origin
 from hvd_elastic_keras.state.checkpoint.store import FORMAT_VERSION

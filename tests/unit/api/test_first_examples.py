@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 
 from hvd_elastic_keras.api.trainer import Trainer
-from hvd_elastic_keras.common.config import TrainingConfig
 from hvd_elastic_keras.common.errors import ConfigurationError, DataError
+from hvd_elastic_keras.settings.training_config import TrainingConfig
 
 CONFIG = TrainingConfig(global_batch_size=8)
 X = np.ones((8, 4), "float32")

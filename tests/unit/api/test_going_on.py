@@ -21,7 +21,7 @@ from hvd_elastic_keras import Trainer, TrainingConfig
 from hvd_elastic_keras.api import model_job
 from hvd_elastic_keras.audit import ledger_file, verdict
 from hvd_elastic_keras.common.errors import DataError
-from hvd_elastic_keras.common.job_spec import JobSpec
+from hvd_elastic_keras.settings.job_spec import JobSpec
 from hvd_elastic_keras.state.parts import DataIdentity
 
 SIZE, BATCH = 60, 8

@@ -12,9 +12,9 @@ import pytest
 
 import hvd_elastic_keras
 from hvd_elastic_keras.api import inference_job
-from hvd_elastic_keras.common.config import TrainingConfig
 from hvd_elastic_keras.common.errors import ConfigurationError, DataError, ModelModuleError
-from hvd_elastic_keras.common.job_spec import EVALUATE, PREDICT, JobSpec
+from hvd_elastic_keras.settings.job_spec import EVALUATE, PREDICT, JobSpec
+from hvd_elastic_keras.settings.training_config import TrainingConfig
 from hvd_elastic_keras.worker.session import SoloSession
 
 BEGIN = """

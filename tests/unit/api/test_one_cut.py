@@ -14,9 +14,9 @@ pytest.importorskip("horovod.tensorflow")
 from hvd_elastic_keras import ElasticCallback
 from hvd_elastic_keras.api import callback, model_job
 from hvd_elastic_keras.api.trainer import Trainer
-from hvd_elastic_keras.common.config import TrainingConfig
-from hvd_elastic_keras.common.job_spec import JobSpec
 from hvd_elastic_keras.keras_internals.model_building import has_batch_norm
+from hvd_elastic_keras.settings.job_spec import JobSpec
+from hvd_elastic_keras.settings.training_config import TrainingConfig
 
 layers = keras.layers
 X = np.random.default_rng(0).normal(size=(200, 4)).astype("float32")

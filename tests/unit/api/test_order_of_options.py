@@ -21,8 +21,9 @@ from msgspec import UNSET
 from hvd_elastic_keras import ElasticCallback, TrainingConfig, run
 from hvd_elastic_keras.cli import take_over
 from hvd_elastic_keras.cli.flags import job_flags, settings
-from hvd_elastic_keras.common import env
-from hvd_elastic_keras.common.options import RunOptions, definitions
+from hvd_elastic_keras.settings import env
+from hvd_elastic_keras.settings.option import definitions
+from hvd_elastic_keras.settings.options import RunOptions
 
 COMMAND_LINE, SCRIPT, FILE, ENVIRONMENT, CONFIGURATION, DEFAULT = ORDER = (
     *("command line", "script", "file", "environment", "configuration", "default"),

@@ -13,8 +13,9 @@ import msgspec
 import pytest
 
 from hvd_elastic_keras.chaos import victims
-from hvd_elastic_keras.common import env, files
+from hvd_elastic_keras.common import files
 from hvd_elastic_keras.common.control import WorkerStatus
+from hvd_elastic_keras.settings import env
 from tests.unit.chaos.test_chaos_plan import worker
 
 WAITS = "import sys; print('here', flush=True); sys.stdin.read()"

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 from hvd_elastic_keras.cli.flags import job_flags
 from hvd_elastic_keras.cli.flags import settings as cli_settings
-from hvd_elastic_keras.common.config import JobConfig
 from hvd_elastic_keras.common.errors import ConfigurationError
+from hvd_elastic_keras.settings.job_config import JobConfig
 
 NAMES = [
     flag.name

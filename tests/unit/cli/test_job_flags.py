@@ -13,8 +13,10 @@ from absl.testing import flagsaver
 
 from hvd_elastic_keras.cli.checks import machine
 from hvd_elastic_keras.cli.flags import job_flags, settings
-from hvd_elastic_keras.common.config import JobConfig, TrainingConfig
-from hvd_elastic_keras.common.options import Option, RunOptions, definitions
+from hvd_elastic_keras.settings.job_config import JobConfig
+from hvd_elastic_keras.settings.option import Option, definitions
+from hvd_elastic_keras.settings.options import RunOptions
+from hvd_elastic_keras.settings.training_config import TrainingConfig
 from tests.harness.job import REPOSITORY
 
 REFERENCE = (REPOSITORY / "docs" / "reference.md").read_text().splitlines()

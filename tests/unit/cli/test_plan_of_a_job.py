@@ -14,10 +14,11 @@ from hvd_elastic_keras.cli import dry_run, job_directory, plan
 from hvd_elastic_keras.cli.dry_run import check_same_kind
 from hvd_elastic_keras.cli.job_request import JobRequest, MasterAddress
 from hvd_elastic_keras.common import batch_plan, files, predictions
-from hvd_elastic_keras.common.config import JobConfig, TrainingConfig
 from hvd_elastic_keras.common.errors import ConfigurationError
-from hvd_elastic_keras.common.job_spec import EVALUATE, PREDICT, JobSpec
-from hvd_elastic_keras.common.options import JobOptions
+from hvd_elastic_keras.settings.job_config import JobConfig
+from hvd_elastic_keras.settings.job_options import JobOptions
+from hvd_elastic_keras.settings.job_spec import EVALUATE, PREDICT, JobSpec
+from hvd_elastic_keras.settings.training_config import TrainingConfig
 from hvd_elastic_keras.state.checkpoint import manifest
 
 FOUND: dict[str, Any] = {

@@ -11,12 +11,13 @@ import pytest
 
 from hvd_elastic_keras.cli import conclusion, job_request, plan, run_job
 from hvd_elastic_keras.common import files
-from hvd_elastic_keras.common.config import JobConfig, TrainingConfig
 from hvd_elastic_keras.common.errors import ConfigurationError
-from hvd_elastic_keras.common.job_spec import JobSpec
 from hvd_elastic_keras.master import journal
 from hvd_elastic_keras.master.job_end import JobResult
 from hvd_elastic_keras.observe.console import Console
+from hvd_elastic_keras.settings.job_config import JobConfig
+from hvd_elastic_keras.settings.job_spec import JobSpec
+from hvd_elastic_keras.settings.training_config import TrainingConfig
 from hvd_elastic_keras.state.checkpoint import manifest
 
 

@@ -13,9 +13,9 @@ from absl.testing import flagsaver
 from hvd_elastic_keras import run
 from hvd_elastic_keras.cli import take_over
 from hvd_elastic_keras.cli.flags import settings
-from hvd_elastic_keras.common import env
-from hvd_elastic_keras.common.env import WorkerEnvironment
 from hvd_elastic_keras.common.errors import ConfigurationError
+from hvd_elastic_keras.settings import env
+from hvd_elastic_keras.settings.env import WorkerEnvironment
 
 
 def resolved(*words: str) -> settings.Settings:

@@ -19,13 +19,13 @@ from hypothesis import strategies as st
 
 from hvd_elastic_keras.audit import ledger_file, report
 from hvd_elastic_keras.common import control, events, files
-from hvd_elastic_keras.common.config import TrainingConfig
 from hvd_elastic_keras.common.errors import ConfigurationError, ElasticError, LedgerError
-from hvd_elastic_keras.common.job_spec import JobSpec
-from hvd_elastic_keras.common.options import JobOptions
 from hvd_elastic_keras.master import journal
 from hvd_elastic_keras.observe import timeline
 from hvd_elastic_keras.observe.event_log import EventLog
+from hvd_elastic_keras.settings.job_options import JobOptions
+from hvd_elastic_keras.settings.job_spec import JobSpec
+from hvd_elastic_keras.settings.training_config import TrainingConfig
 from hvd_elastic_keras.state import packing
 from hvd_elastic_keras.state.checkpoint import manifest
 from tests.harness.json_values import ANY, matching, nearly

@@ -10,10 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from hvd_elastic_keras.common import env, events, files, messages, protocol
+from hvd_elastic_keras.common import events, files, messages, protocol
 from hvd_elastic_keras.common.errors import ConfigurationError, ElasticError
-from hvd_elastic_keras.common.options import JobOptions
 from hvd_elastic_keras.observe.console import Console
+from hvd_elastic_keras.settings import env
+from hvd_elastic_keras.settings.job_options import JobOptions
 
 # --- protocol ----------------------------------------------------------------------------
 

@@ -78,7 +78,7 @@ def test_a_worker_can_name_and_undo_all_of_them(
     monkeypatch: pytest.MonkeyPatch, tmp_path: object
 ) -> None:
     pytest.importorskip("horovod.tensorflow")
-    from hvd_elastic_keras.common.env import WorkerEnvironment
+    from hvd_elastic_keras.settings.env import WorkerEnvironment
 
     variables = WorkerEnvironment("127.0.0.1:1", "token", "w0", str(tmp_path)).to_variables()
     for name, value in variables.items():

@@ -17,13 +17,13 @@ import tensorflow as tf
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hvd_elastic_keras.common import env
 from hvd_elastic_keras.common.errors import DataError
 from hvd_elastic_keras.common.events import RecordsSkipped
 from hvd_elastic_keras.data.sources import tfrecord, tfrecord_index
 from hvd_elastic_keras.data.sources.tfrecord import FilePart, TFRecordSource
 from hvd_elastic_keras.data.sources.tfrecord_index import OVERHEAD
 from hvd_elastic_keras.observe.notices import notices
+from hvd_elastic_keras.settings import env
 
 RECORDS = [b"", b"a", bytes(range(256)), b"\0" * 1000, b"last"]
 OFFSETS = [sum(len(r) + OVERHEAD for r in RECORDS[:i]) for i in range(len(RECORDS))]

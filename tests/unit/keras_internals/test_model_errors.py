@@ -14,8 +14,8 @@ pytest.importorskip("horovod.tensorflow")
 
 from hvd_elastic_keras import ElasticCallback
 from hvd_elastic_keras.api.trainer import Trainer
-from hvd_elastic_keras.common.config import TrainingConfig
 from hvd_elastic_keras.common.errors import ConfigurationError
+from hvd_elastic_keras.settings.training_config import TrainingConfig
 
 layers = keras.layers
 X = np.random.default_rng(0).random((16, 4)).astype("float32")

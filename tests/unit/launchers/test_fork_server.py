@@ -20,10 +20,10 @@ from pathlib import Path
 import psutil
 import pytest
 
-from hvd_elastic_keras.common import env
 from hvd_elastic_keras.launchers.base import LOCALHOST, WorkerExit
 from hvd_elastic_keras.launchers.fork_server import ForkServer, ForkServerError, Request
 from hvd_elastic_keras.launchers.local import KEEPER, LocalLauncher, kept_workers
+from hvd_elastic_keras.settings import env
 from tests.harness.job import REPOSITORY, lives
 
 LIMIT_S = 100.0

@@ -18,7 +18,6 @@ import psutil
 import pytest
 
 from hvd_elastic_keras.cli.take_over import living
-from hvd_elastic_keras.common import env
 from hvd_elastic_keras.launchers.base import LOCALHOST, WorkerExit
 from hvd_elastic_keras.launchers.local import (
     KEEPER,
@@ -28,6 +27,7 @@ from hvd_elastic_keras.launchers.local import (
     kept_workers,
 )
 from hvd_elastic_keras.observe.console import Console
+from hvd_elastic_keras.settings import env
 
 LIMIT_S = 100.0
 LONG_LINE = 20_000_000

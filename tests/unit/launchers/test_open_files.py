@@ -8,9 +8,9 @@ import subprocess
 import sys
 from pathlib import Path
 
-from hvd_elastic_keras.common import env
 from hvd_elastic_keras.launchers.base import LOCALHOST, WorkerExit
 from hvd_elastic_keras.launchers.local import LocalLauncher
+from hvd_elastic_keras.settings import env
 
 WAITS = [sys.executable, "-c", "import signal; print('waits', flush=True); signal.pause()"]
 

@@ -15,7 +15,6 @@ keras = pytest.importorskip("keras")
 tf = pytest.importorskip("tensorflow")
 pytest.importorskip("horovod.tensorflow")
 
-from hvd_elastic_keras.common.options import RunOptions
 from hvd_elastic_keras.common.protocol import ALONE
 from hvd_elastic_keras.data.input.interfaces import LocalBatch
 from hvd_elastic_keras.data.plan.partition import StepShare
@@ -24,6 +23,7 @@ from hvd_elastic_keras.loop.kept_on_disk import Checkpoints, Durable
 from hvd_elastic_keras.loop.leave_reason import CheckpointGuard, LeaveReason
 from hvd_elastic_keras.loop.nonfinite_loss import NonFiniteLoss
 from hvd_elastic_keras.loop.observer import EndedEpoch, Round, TakenStep
+from hvd_elastic_keras.settings.options import RunOptions
 from hvd_elastic_keras.state.checkpoint.store import BackgroundWriter, CheckpointStore
 from hvd_elastic_keras.state.cursor import Cursor
 from hvd_elastic_keras.step.step_result import StepResult

@@ -16,9 +16,9 @@ import keras
 import tensorflow as tf
 
 from hvd_elastic_keras import Trainer, TrainingConfig
-from hvd_elastic_keras.common import env
-from hvd_elastic_keras.common.options import JobOptions
 from hvd_elastic_keras.loop.kept_on_disk import save_model
+from hvd_elastic_keras.settings import env
+from hvd_elastic_keras.settings.job_options import JobOptions
 
 X = np.arange(16, dtype="float32").reshape(8, 2)
 

@@ -7,7 +7,6 @@ from typing import Any
 from msgspec.structs import replace
 
 from hvd_elastic_keras.common import events, messages, protocol
-from hvd_elastic_keras.common.config import JobConfig
 from hvd_elastic_keras.launchers.base import WorkerExit
 from hvd_elastic_keras.master.machine import actions as act
 from hvd_elastic_keras.master.machine.decide import decide
@@ -19,6 +18,7 @@ from hvd_elastic_keras.master.machine.decisions import (
 from hvd_elastic_keras.master.machine.phases import Confirming
 from hvd_elastic_keras.master.machine.state import State, Worker, WorkerPhase
 from hvd_elastic_keras.master.machine.value import decided_alike
+from hvd_elastic_keras.settings.job_config import JobConfig
 
 SIGKILL = -9
 PATIENT: dict[str, Any] = {"heartbeat_timeout_s": 1e9}

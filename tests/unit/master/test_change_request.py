@@ -7,12 +7,12 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from hvd_elastic_keras.common.config import JobConfig
 from hvd_elastic_keras.common.control import ChangeRequest
 from hvd_elastic_keras.master.machine import actions as act
 from hvd_elastic_keras.master.machine.change_request import Change, plan_change
 from hvd_elastic_keras.master.machine.phases import Stopping
 from hvd_elastic_keras.master.machine.state import Finish, State, Training, Worker, WorkerPhase
+from hvd_elastic_keras.settings.job_config import JobConfig
 
 CONFIG = JobConfig(num_workers=3, min_workers=2, max_workers=4)
 

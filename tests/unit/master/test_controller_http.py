@@ -17,7 +17,6 @@ import msgspec
 import pytest
 
 from hvd_elastic_keras.common import control, events, files, messages, protocol
-from hvd_elastic_keras.common.config import JobConfig
 from hvd_elastic_keras.master import controller as controller_module
 from hvd_elastic_keras.master.controller import Controller
 from hvd_elastic_keras.master.http import server
@@ -25,6 +24,7 @@ from hvd_elastic_keras.master.job_end import JobResult
 from hvd_elastic_keras.master.journal import Term
 from hvd_elastic_keras.master.machine import restart_policy
 from hvd_elastic_keras.observe.console import Console
+from hvd_elastic_keras.settings.job_config import JobConfig
 from tests.harness.idle_launcher import IdleLauncher
 
 

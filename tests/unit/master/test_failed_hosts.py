@@ -9,13 +9,13 @@ from msgspec.structs import replace
 
 from hvd_elastic_keras.cli.remote_workers import HostWatch
 from hvd_elastic_keras.common import events
-from hvd_elastic_keras.common.config import JobConfig
 from hvd_elastic_keras.launchers.discovery import FixedHosts
 from hvd_elastic_keras.master.machine import actions as act
 from hvd_elastic_keras.master.machine.actions import Outcome
 from hvd_elastic_keras.master.machine.decide import decide
 from hvd_elastic_keras.master.machine.phases import Entering, Running
 from hvd_elastic_keras.master.machine.state import Rounds, State, Training, Worker, WorkerPhase
+from hvd_elastic_keras.settings.job_config import JobConfig
 
 CONFIG = JobConfig(num_workers=0, max_workers=6, heartbeat_timeout_s=15.0, awaits_joiners=True)
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from hvd_elastic_keras.common.config import JobConfig
 from hvd_elastic_keras.master.machine import actions as act
 from hvd_elastic_keras.master.machine.change_request import follow, within
 from hvd_elastic_keras.master.machine.decide import decide
 from hvd_elastic_keras.master.machine.state import State, Worker, WorkerPhase
+from hvd_elastic_keras.settings.job_config import JobConfig
 
 CONFIG = JobConfig(num_workers=4, min_workers=2, max_workers=6)
 

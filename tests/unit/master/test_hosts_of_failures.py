@@ -5,12 +5,12 @@ from __future__ import annotations
 from msgspec.structs import replace
 
 from hvd_elastic_keras.common import protocol
-from hvd_elastic_keras.common.config import JobConfig
 from hvd_elastic_keras.launchers.base import WorkerExit
 from hvd_elastic_keras.master.machine import actions as act
 from hvd_elastic_keras.master.machine.decide import decide
 from hvd_elastic_keras.master.machine.phases import Running
 from hvd_elastic_keras.master.machine.state import Rounds, State, Training, Worker, WorkerPhase
+from hvd_elastic_keras.settings.job_config import JobConfig
 
 CONFIG = JobConfig(num_workers=4)
 

@@ -6,13 +6,13 @@ import asyncio
 import io
 from pathlib import Path
 
-from hvd_elastic_keras.common.config import JobConfig
 from hvd_elastic_keras.common.control import ExitRequest, JoinRequest, Outcome
 from hvd_elastic_keras.launchers.base import WorkerExit
 from hvd_elastic_keras.launchers.by_host import ByHost, JoinedWorkers
 from hvd_elastic_keras.master.controller import Controller
 from hvd_elastic_keras.master.journal import Term
 from hvd_elastic_keras.observe.console import Console
+from hvd_elastic_keras.settings.job_config import JobConfig
 from tests.harness.idle_launcher import IdleLauncher
 
 JOB = JobConfig(num_workers=0, min_workers=1, awaits_joiners=True)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-from hvd_elastic_keras.common.config import JobConfig
 from hvd_elastic_keras.launchers.base import WorkerExit
 from hvd_elastic_keras.master.machine.reasons import Departure, Evicted
 from hvd_elastic_keras.master.machine.restart_policy import (
@@ -15,6 +14,7 @@ from hvd_elastic_keras.master.machine.restart_policy import (
     still_counted,
 )
 from hvd_elastic_keras.master.machine.state import Replacement, Restarts
+from hvd_elastic_keras.settings.job_config import JobConfig
 
 
 @pytest.mark.parametrize(

@@ -10,12 +10,12 @@ from collections.abc import Iterator
 import pytest
 
 from hvd_elastic_keras.common import protocol
-from hvd_elastic_keras.common.config import JobConfig
 from hvd_elastic_keras.launchers.base import LOCALHOST
 from hvd_elastic_keras.launchers.signs_of_life import SignsOfLife
 from hvd_elastic_keras.master.life_watch import LifeWatch
 from hvd_elastic_keras.master.machine import actions as act
 from hvd_elastic_keras.master.machine.state import State, Worker, WorkerPhase
+from hvd_elastic_keras.settings.job_config import JobConfig
 from tests.unit.master.membership_driver import Job
 
 WAKES_UP = "import time; print(flush=True)\nwhile True: time.sleep(0.001)"

@@ -7,7 +7,6 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from hvd_elastic_keras.common.config import JobConfig
 from hvd_elastic_keras.common.control import ChangeRequest, SlotsRequest
 from hvd_elastic_keras.master.machine import actions as act
 from hvd_elastic_keras.master.machine.actions import Outcome
@@ -26,6 +25,7 @@ from hvd_elastic_keras.master.machine.state import (
     WorkerPhase,
     update_for,
 )
+from hvd_elastic_keras.settings.job_config import JobConfig
 from tests.unit.master.membership_driver import Job
 
 MEMBER, READY, STARTING = WorkerPhase.MEMBER, WorkerPhase.READY, WorkerPhase.STARTING

@@ -16,11 +16,11 @@ import requests
 from hvd_elastic_keras.cli import control_job
 from hvd_elastic_keras.cli.take_over import trusted_endpoint
 from hvd_elastic_keras.common import files
-from hvd_elastic_keras.common.env import WorkerEnvironment
 from hvd_elastic_keras.common.errors import ConfigurationError, MasterUnreachableError
 from hvd_elastic_keras.common.master_session import session_of, url_of
 from hvd_elastic_keras.master.http import certificate, listening_port
 from hvd_elastic_keras.master.http.server import MasterServer
+from hvd_elastic_keras.settings.env import WorkerEnvironment
 from hvd_elastic_keras.worker.client import MasterClient
 from tests.harness.endpoint_process import (
     DESCRIPTORS,

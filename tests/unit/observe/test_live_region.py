@@ -10,9 +10,9 @@ from rich.cells import cell_len
 from rich.console import Console
 
 from hvd_elastic_keras.common import events
-from hvd_elastic_keras.common.job_spec import EVALUATE, PREDICT
 from hvd_elastic_keras.common.protocol import Progress
 from hvd_elastic_keras.observe.live_console import LiveRegion
+from hvd_elastic_keras.settings.job_spec import EVALUATE, PREDICT
 
 PROGRESS = Progress(
     epoch=2,

@@ -14,7 +14,7 @@ pytest.importorskip("horovod.tensorflow")
 from hvd_elastic_keras import Trainer, TrainingConfig
 from hvd_elastic_keras.api.model_job import make_trainer
 from hvd_elastic_keras.common.errors import ConfigurationError
-from hvd_elastic_keras.common.job_spec import JobSpec
+from hvd_elastic_keras.settings.job_spec import JobSpec
 from hvd_elastic_keras.state.checkpoint import manager
 from hvd_elastic_keras.worker.session import SoloSession
 

@@ -13,8 +13,9 @@ import pytest
 
 tf = pytest.importorskip("tensorflow")
 
-from hvd_elastic_keras.common import env, files, locks
+from hvd_elastic_keras.common import files, locks
 from hvd_elastic_keras.common.errors import CheckpointNotWrittenError, ConfigurationError
+from hvd_elastic_keras.settings import env
 from hvd_elastic_keras.state.checkpoint import ownership
 from hvd_elastic_keras.state.checkpoint.ownership import Owner
 from hvd_elastic_keras.state.checkpoint.places import Place

@@ -15,9 +15,9 @@ tf = pytest.importorskip("tensorflow")
 pytest.importorskip("horovod.tensorflow")
 
 from hvd_elastic_keras import Trainer, TrainingConfig
-from hvd_elastic_keras.common import env
 from hvd_elastic_keras.common.errors import CheckpointNotWrittenError
-from hvd_elastic_keras.common.options import JobOptions
+from hvd_elastic_keras.settings import env
+from hvd_elastic_keras.settings.job_options import JobOptions
 from hvd_elastic_keras.state.checkpoint.manager import CheckpointManager, Origin
 from hvd_elastic_keras.state.checkpoint.remote import checkpoints_of, place_of
 from hvd_elastic_keras.state.run_state import VERSION

@@ -13,8 +13,8 @@ pytest.importorskip("horovod.tensorflow")
 
 from hvd_elastic_keras import ElasticCallback
 from hvd_elastic_keras.api import assemble
-from hvd_elastic_keras.common import env
-from hvd_elastic_keras.common.options import JobOptions
+from hvd_elastic_keras.settings import env
+from hvd_elastic_keras.settings.job_options import JobOptions
 from hvd_elastic_keras.state.cursor import Phase
 from hvd_elastic_keras.state.run_state import RunState
 from hvd_elastic_keras.step import partitioned_step

@@ -13,9 +13,10 @@ tf = pytest.importorskip("tensorflow")
 pytest.importorskip("horovod.tensorflow")
 
 from hvd_elastic_keras import ElasticCallback
-from hvd_elastic_keras.common import env
 from hvd_elastic_keras.common.errors import ConfigurationError
-from hvd_elastic_keras.common.options import LOOP, TOGETHER, JobOptions, RunOptions
+from hvd_elastic_keras.settings import env
+from hvd_elastic_keras.settings.job_options import JobOptions
+from hvd_elastic_keras.settings.options import LOOP, TOGETHER, RunOptions
 from hvd_elastic_keras.step import partitioned_step
 
 BATCH, MICRO_BATCH = 12, 4

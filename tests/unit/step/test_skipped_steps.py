@@ -11,10 +11,10 @@ keras = pytest.importorskip("keras")
 pytest.importorskip("horovod.tensorflow")
 
 from hvd_elastic_keras import Trainer, TrainingConfig
-from hvd_elastic_keras.common import env
 from hvd_elastic_keras.common.errors import NonFiniteLossError
-from hvd_elastic_keras.common.options import JobOptions
 from hvd_elastic_keras.loop import nonfinite_loss
+from hvd_elastic_keras.settings import env
+from hvd_elastic_keras.settings.job_options import JobOptions
 
 BATCH = 8
 X = np.random.default_rng(0).random((5 * BATCH, 4), np.float32)

@@ -14,11 +14,12 @@ pytest.importorskip("horovod.tensorflow")
 import tensorflow as tf
 
 from hvd_elastic_keras import Trainer, TrainingConfig
-from hvd_elastic_keras.common import env
-from hvd_elastic_keras.common.options import AUTO, LOOP, JobOptions
 from hvd_elastic_keras.data.input.pipeline import Pipeline
 from hvd_elastic_keras.data.sources.source import as_source
 from hvd_elastic_keras.keras_internals.model_variables import variables_of
+from hvd_elastic_keras.settings import env
+from hvd_elastic_keras.settings.job_options import JobOptions
+from hvd_elastic_keras.settings.options import AUTO, LOOP
 from hvd_elastic_keras.step.compiled_steps import compiled_step
 from hvd_elastic_keras.step.partition import gradients
 from hvd_elastic_keras.step.partition.collectives import WorkerCollectives

@@ -7,7 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from hvd_elastic_keras.common import env
+from hvd_elastic_keras.settings import env
 
 HANGS = """
 import threading

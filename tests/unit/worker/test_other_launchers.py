@@ -8,8 +8,8 @@ import keras
 import pytest
 
 from hvd_elastic_keras import ElasticCallback, Trainer
-from hvd_elastic_keras.common import env
 from hvd_elastic_keras.common.errors import CollectiveFailedError, ConfigurationError
+from hvd_elastic_keras.settings import env, launched_by
 from hvd_elastic_keras.worker.launched_session import LaunchedSession, session_of_launcher
 from hvd_elastic_keras.worker.rounds import rounds_of_process
 from hvd_elastic_keras.worker.session import EntryReport
@@ -62,10 +62,10 @@ def compiled() -> keras.Model:
 @pytest.fixture
 def clean(monkeypatch: pytest.MonkeyPatch) -> Iterator[pytest.MonkeyPatch]:
     """The environment of a process that nobody has started as one of several."""
-    for _, *names in env.OTHER_LAUNCHERS:
+    for _, *names in launched_by.OTHER_LAUNCHERS:
         for name in names:
             monkeypatch.delenv(name, raising=False)
-    for name in (*env.HOROVOD_DRIVER, *PLACE, env.MASTER):
+    for name in (*launched_by.HOROVOD_DRIVER, *PLACE, env.MASTER):
         monkeypatch.delenv(name, raising=False)
     session_of_launcher.cache_clear()
     yield monkeypatch
@@ -78,14 +78,16 @@ def test_several_processes_are_told_from_what_a_launcher_sets(
 ) -> None:
     for variable, value in SEVERAL[name].items():
         clean.setenv(variable, value)
-    assert env.other_launcher() == env.OtherLauncher(name.partition(" ")[0], rank=1, size=2)
+    assert launched_by.other_launcher() == launched_by.OtherLauncher(
+        name.partition(" ")[0], rank=1, size=2
+    )
 
 
 @pytest.mark.parametrize("name", ONE)
 def test_one_process_is_fine(name: str, clean: pytest.MonkeyPatch) -> None:
     for variable, value in ONE[name].items():
         clean.setenv(variable, value)
-    assert env.other_launcher() is None
+    assert launched_by.other_launcher() is None
 
 
 def test_the_elastic_driver_of_horovod_may_start_more_at_any_time(
@@ -94,8 +96,8 @@ def test_the_elastic_driver_of_horovod_may_start_more_at_any_time(
     clean.setenv("HOROVOD_ELASTIC", "1")
     clean.setenv("HOROVOD_GLOO_RENDEZVOUS_ADDR", "127.0.0.1")
     clean.setenv("HOROVOD_SIZE", "1")
-    other = env.other_launcher()
-    assert other == env.OtherLauncher("horovodrun", rank=0, size=1)
+    other = launched_by.other_launcher()
+    assert other == launched_by.OtherLauncher("horovodrun", rank=0, size=1)
     assert "as hosts come and go" in other.refusal("a.py --flag")
     assert other.refusal("a.py --flag").endswith("run --num_workers=1 a.py --flag")
 
@@ -113,7 +115,7 @@ def test_each_way_to_train_is_refused_before_anything_trains(
 def test_the_others_end_with_the_same_code_without_a_word(
     clean: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    clean.setattr(env, "FIRST_SPEAKS_S", 0.0)
+    clean.setattr(launched_by, "FIRST_SPEAKS_S", 0.0)
     clean.setenv("PMI_SIZE", "4")
     clean.setenv("PMI_RANK", "3")
     with pytest.raises(SystemExit) as raised:
@@ -146,8 +148,8 @@ def test_without_the_store_of_horovodrun_there_is_no_place(
 ) -> None:
     set_all(clean, PLACE)
     clean.delenv(lacking)
-    assert env.launched_place() is None
-    assert env.other_launcher() is not None
+    assert launched_by.launched_place() is None
+    assert launched_by.other_launcher() is not None
 
 
 def test_the_elastic_driver_of_horovod_gives_no_place_and_is_refused(
@@ -162,7 +164,7 @@ def test_a_lost_process_ends_the_others_with_what_would_have_helped(
     clean: pytest.MonkeyPatch,
 ) -> None:
     set_all(clean, {**PLACE, "HOROVOD_RANK": "0"})
-    launched = env.launched_place()
+    launched = launched_by.launched_place()
     assert launched is not None
     session = LaunchedSession(launched)
     report = EntryReport(has_state=True, progress=3, step=3, failure="a collective failed: gone")

@@ -5,9 +5,10 @@ from __future__ import annotations
 import pytest
 import tensorflow as tf
 
-from hvd_elastic_keras.common import env, protocol
+from hvd_elastic_keras.common import protocol
 from hvd_elastic_keras.common.errors import ConfigurationError, WorkerLeavingError
-from hvd_elastic_keras.common.options import JobOptions
+from hvd_elastic_keras.settings import env
+from hvd_elastic_keras.settings.job_options import JobOptions
 from hvd_elastic_keras.worker.elastic_session import ElasticSession
 from hvd_elastic_keras.worker.membership import Membership
 from hvd_elastic_keras.worker.own_gpus import check_gpus

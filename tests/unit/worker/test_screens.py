@@ -6,8 +6,8 @@ import pytest
 
 pytest.importorskip("horovod.tensorflow")
 
-from hvd_elastic_keras.common import env
 from hvd_elastic_keras.observe.console import Screen
+from hvd_elastic_keras.settings import env
 from hvd_elastic_keras.worker.membership import Membership
 from hvd_elastic_keras.worker.session import SoloSession
 

@@ -12,9 +12,10 @@ from pathlib import Path
 
 import pytest
 
-from hvd_elastic_keras.common import env, protocol
-from hvd_elastic_keras.common.env import WorkerEnvironment
+from hvd_elastic_keras.common import protocol
 from hvd_elastic_keras.common.errors import ElasticError, LeavingAloneError, WorkerLeavingError
+from hvd_elastic_keras.settings import env
+from hvd_elastic_keras.settings.env import WorkerEnvironment
 from hvd_elastic_keras.worker import elastic_session, end_process
 from hvd_elastic_keras.worker.elastic_session import ElasticSession
 from hvd_elastic_keras.worker.session import EntryReport
@@ -23,7 +24,7 @@ from tests.harness.endpoint_thread import LIMIT_S, Endpoint, served
 NEW = EntryReport(has_state=True, progress=3, step=3)
 IS_IMPORTING = """
 import signal, sys, threading
-from hvd_elastic_keras.common import env
+from hvd_elastic_keras.settings import env
 from hvd_elastic_keras.worker import elastic_session
 elastic_session.WITHOUT_WORK_S = 0.1
 elastic_session.ElasticSession(env.worker_environment()).start()

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from hvd_elastic_keras.common import env
 from hvd_elastic_keras.common.errors import ConfigurationError
-from hvd_elastic_keras.common.options import NO_OPTIONS, JobOptions, RunOptions
+from hvd_elastic_keras.settings import env
+from hvd_elastic_keras.settings.job_options import JobOptions
+from hvd_elastic_keras.settings.options import NO_OPTIONS, RunOptions
 
 
 def test_a_worker_reads_what_the_launcher_wrote(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,13 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hvd_elastic_keras.common.config import (
-    BatchCut,
-    JobConfig,
-    TrainingConfig,
-)
 from hvd_elastic_keras.common.errors import ConfigurationError, ElasticError
-from hvd_elastic_keras.common.job_spec import JobSpec
+from hvd_elastic_keras.settings.job_config import JobConfig
+from hvd_elastic_keras.settings.job_spec import JobSpec
+from hvd_elastic_keras.settings.training_config import BatchCut, TrainingConfig
 
 
 @pytest.mark.parametrize(

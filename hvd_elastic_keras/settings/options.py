@@ -12,30 +12,23 @@ and `ElasticCallback` have an argument, too. The first of these that gives an op
 
 If a source does not give an option, the option is missing from its values, or is `UNSET`; a source
 never holds defaults. The options of the job travel to the workers as one JSON value
-(`HVD_ELASTIC_OPTIONS`, `JobOptions`). `Trainer` and `ElasticCallback` add the options of the
+(`HVD_ELASTIC_OPTIONS`, `JobOptions` in
+`job_options.py`). `Trainer` and `ElasticCallback` add the options of the
 script. To add an option, add a field to `RunOptions` and use it: its flag, help text, check and row
 of `docs/reference.md` follow from that.
 """
 
 from __future__ import annotations
 
-import dataclasses
-import functools
 import re
-import typing
 from collections.abc import Mapping
 from typing import Annotated, Any, TypeAlias
 
 import msgspec
 from msgspec import UNSET
 
-from hvd_elastic_keras.common.errors import (
-    ConfigurationError,
-    require,
-    require_bool,
-    require_number,
-    require_whole_number,
-)
+from hvd_elastic_keras.common.errors import ConfigurationError, require
+from hvd_elastic_keras.settings.option import CHECKS_OF_TYPES, Option, definitions
 
 EVEN = "even"
 SPEED = "speed"
@@ -67,63 +60,11 @@ EXPORTS = (NO_EXPORT, SAVED_MODEL)
 """Formats written at the end, in addition to the model as Keras saves it."""
 KEEP_CHECKPOINTS = 2
 """The newest checkpoint, and the one before it in case the newest is damaged."""
-CHECKS_OF_TYPES = {bool: require_bool, int: require_whole_number, float: require_number}
-COMMAND_LINE = "command_line"
-"""Name under which the JSON of `JobOptions` holds the options of the command line."""
-SEED = "job_seed"
-"""Name under which the JSON of `JobOptions` holds the job's seed."""
 METRIC = re.compile(r"([^:]+(:(min|max))?)?")
 """What `keep_best` may be."""
 Asked: TypeAlias = Mapping[str, Any]
 """Options by name that one source gives. A missing name, or `UNSET`, means not given."""
 NOTHING: Asked = {}
-
-
-@dataclasses.dataclass(frozen=True)
-class Option:
-    """The definition of an option; it follows the type of a field (`typing.Annotated`).
-
-    Attributes:
-      help: one or more sentences, for `--help` and `docs/reference.md`.
-      choices: the allowed values of a text; empty: any text.
-      least: the smallest allowed number.
-      default: the default in words, if the value itself says little.
-      more: additional text for `docs/reference.md` alone, as Markdown.
-      may_be_auto: whether the flag also takes `AUTO`, which the program replaces by a number.
-    """
-
-    help: str
-    choices: tuple[str, ...] = ()
-    least: float | None = None
-    default: str = ""
-    more: str = ""
-    may_be_auto: bool = False
-
-    @property
-    def expected(self) -> str:
-        """The end of a message about a wrong value."""
-        if self.choices:
-            *others, last = map(repr, self.choices)
-            return f"that is {', '.join(others)} or {last}"
-        return f">= {self.least}"
-
-    def check(self, name: str, value: Any) -> None:
-        """Raises `ConfigurationError` for a value that is not allowed."""
-        if self.choices:
-            require(value in self.choices, name, repr(value), self.expected)
-        if self.least is not None:
-            require(value >= self.least, name, value, self.expected)
-
-
-@functools.cache
-def definitions(config: type) -> dict[str, tuple[type, Option]]:
-    """Returns the type (without None) and the definition of each option of a configuration."""
-    found = {}
-    for name, hint in typing.get_type_hints(config, include_extras=True).items():
-        for note in getattr(hint, "__metadata__", ()):
-            if isinstance(note, Option):
-                found[name] = (typing.get_args(hint.__origin__) or (hint.__origin__,))[0], note
-    return found
 
 
 class RunOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -387,86 +328,3 @@ def given(source: Asked) -> dict[str, Any]:
 
 NO_OPTIONS = RunOptions()
 """The options of a job for which no source gives any."""
-
-
-class JobSeed(msgspec.Struct, frozen=True):
-    """The seed of a job that runs a script; see `api/job_seed.py`. A model module has its own.
-
-    Attributes:
-      is_drawn: whether the launcher has drawn the number, because nobody gave one.
-    """
-
-    number: int
-    is_drawn: bool = False
-
-
-@dataclasses.dataclass(frozen=True)
-class JobOptions:
-    """The options that a job gives to all its trainings; a script may override some of them.
-
-    In JSON, options of the environment, a file or a reference configuration stand by their names,
-    so that people can write `{"deterministic": true}`. Options of the command line stand under
-    `command_line`, and the seed under `job_seed`.
-
-    Attributes:
-      command_line: options of the command line; they count before the options of a script.
-      otherwise: options of a file, the environment or a reference configuration; they count where a
-        script gives none.
-      seed: the job's seed; None for a model module.
-
-    Raises:
-      ConfigurationError: an option cannot have the value given.
-    """
-
-    command_line: Asked = dataclasses.field(default_factory=dict)
-    otherwise: Asked = dataclasses.field(default_factory=dict)
-    seed: JobSeed | None = None
-
-    def __post_init__(self) -> None:
-        for source in (self.command_line, self.otherwise):
-            RunOptions.of(source)
-
-    def __hash__(self) -> int:
-        return hash(self.encode())
-
-    def with_script(self, asked: Asked = NOTHING) -> RunOptions:
-        """Returns the options that count for a training whose script gives the options `asked`.
-
-        Raises:
-          ConfigurationError: two options exclude each other, or the script's own are wrong.
-        """
-        RunOptions.of(asked)
-        return RunOptions.of(self.command_line, asked, self.otherwise)
-
-    def encode(self) -> str:
-        """Returns the options as JSON."""
-        content = dict(self.otherwise)
-        if self.command_line:
-            content[COMMAND_LINE] = dict(self.command_line)
-        if self.seed is not None:
-            content[SEED] = self.seed
-        return msgspec.json.encode(content).decode()
-
-    @classmethod
-    def decode(cls, text: str) -> JobOptions:
-        """Reads the JSON of `encode`.
-
-        Raises:
-          ConfigurationError: the text is no JSON of options.
-        """
-        try:
-            content = msgspec.json.decode(text, type=dict[str, Any])
-            first = msgspec.convert(content.pop(COMMAND_LINE, {}), dict[str, Any])
-            seed = msgspec.convert(content.pop(SEED, None), JobSeed | None)
-            for source in (first, content):
-                msgspec.convert(source, RunOptions)
-        except msgspec.MsgspecError as error:
-            raise ConfigurationError(
-                f"The options {text!r} were given, expected JSON with values of options, such as "
-                f'{{"deterministic": true}}. {error}.'
-            ) from error
-        return cls(first, content, seed)
-
-
-NOTHING_ASKED = JobOptions()
-"""The options of a job that was started without any option."""

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from hvd_elastic_keras.common import env
-from hvd_elastic_keras.common.options import JobOptions
+from hvd_elastic_keras.settings import env
+from hvd_elastic_keras.settings.job_options import JobOptions
 
 GROWTH = {"TF_FORCE_GPU_ALLOW_GROWTH": "true"}
 

@@ -29,7 +29,7 @@
 | KUBERNETES_SERVICE_HOST   | unset     | set in pods: there is a cluster round this process    |
 | POD_NAME                  | unset     | of the master's pod, by the downward API              |
 
-`OTHER_LAUNCHERS` names the variables in which other launchers say how many processes they started.
+`launched_by.py` names the variables of other launchers.
 """
 
 from __future__ import annotations
@@ -43,7 +43,8 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from hvd_elastic_keras.common.errors import ConfigurationError
-from hvd_elastic_keras.common.options import NOTHING, NOTHING_ASKED, Asked, JobOptions, RunOptions
+from hvd_elastic_keras.settings.job_options import NOTHING_ASKED, JobOptions
+from hvd_elastic_keras.settings.options import NOTHING, Asked, RunOptions
 
 MASTER = "HVD_ELASTIC_MASTER"
 TOKEN = "HVD_ELASTIC_TOKEN"
@@ -72,25 +73,6 @@ GCP_METADATA = ("GCE_METADATA_HOST", "metadata.google.internal")
 AWS_METADATA = ("AWS_EC2_METADATA_SERVICE_ENDPOINT", "http://169.254.169.254")
 HASH_SEED = "PYTHONHASHSEED"
 INTRA_OP_THREADS = "TF_NUM_INTRAOP_THREADS"
-
-OTHER_LAUNCHERS = (
-    ("horovodrun", "HOROVOD_RANK", "HOROVOD_SIZE"),
-    ("mpirun", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"),
-    ("mpirun", "MV2_COMM_WORLD_RANK", "MV2_COMM_WORLD_SIZE"),
-    ("mpirun", "PMI_RANK", "PMI_SIZE"),
-    # Not SLURM_NTASKS: it is also set in a batch script, which runs only once.
-    ("srun", "SLURM_PROCID", "SLURM_STEP_NUM_TASKS"),
-)
-"""Name of a launcher, and its variables for the rank of a process and the number of processes."""
-HOROVOD_STORE = ("HOROVOD_GLOO_RENDEZVOUS_ADDR", "HOROVOD_GLOO_RENDEZVOUS_PORT")
-"""Variables with the address of the store by which `horovodrun`'s processes find each other."""
-FIRST_SPEAKS_S = 10.0
-"""Seconds that all ranks but rank 0 stay silent before they end.
-
-Most launchers end them earlier, as soon as rank 0 has ended.
-"""
-HOROVOD_DRIVER = ("HOROVOD_ELASTIC", "HOROVOD_GLOO_RENDEZVOUS_ADDR")
-"""Both are set by the elastic `horovodrun`, which may start more processes at any time."""
 
 VISIBLE_GPUS = "CUDA_VISIBLE_DEVICES"
 GPU_MEMORY = {"TF_FORCE_GPU_ALLOW_GROWTH": "true"}
@@ -200,90 +182,18 @@ def worker_environment() -> WorkerEnvironment | None:
     )
 
 
-@dataclasses.dataclass(frozen=True)
-class OtherLauncher:
-    """Another launcher, which started this process as one of several. Each would train alone."""
-
-    name: str
-    rank: int
-    size: int
-
-    def refusal(self, command: str) -> str:
-        """Returns an error text that says what to run instead.
-
-        `command` is the script with its arguments.
-        """
-        several = f"{self.size} processes" if self.size > 1 else "processes as hosts come and go"
-        return (
-            f"{self.name} has started {several}, each of which would train alone here. Start one "
-            f"command, which starts the workers itself: {elastic_command(self.size, command)}"
-        )
+def is_worker() -> bool:
+    """Whether a launcher of this package has started this process."""
+    return MASTER in os.environ
 
 
-def elastic_command(size: int, script: str) -> str:
-    """Returns the command that starts `size` workers of a script elastically."""
-    return f"python -m hvd_elastic_keras.run --num_workers={max(size, 1)} {script}"
+def text(name: str, default: str = "") -> str:
+    """Returns the value of an environment variable."""
+    return os.environ.get(name, default)
 
 
-@dataclasses.dataclass(frozen=True)
-class LaunchedPlace:
-    """The place that `horovodrun -np N` gives a process, among N processes that never change."""
-
-    rank: int
-    size: int
-    local_rank: int
-    local_size: int
-    cross_rank: int
-    cross_size: int
-    address: str
-    port: int
-    iface: str
-    hostname: str
-    gloo_timeout_s: int
-
-    def elastic_command(self, script: str) -> str:
-        """Returns the command that starts as many workers of a script elastically."""
-        return elastic_command(self.size, script)
-
-
-def launched_place() -> LaunchedPlace | None:
-    """Returns this process's place from `horovodrun`; None without `horovodrun` or if elastic."""
-    found = other_launcher()
-    address, port = os.environ.get(HOROVOD_STORE[0], ""), _number(HOROVOD_STORE[1])
-    grows = bool(os.environ.get("HOROVOD_ELASTIC"))
-    if found is None or found.name != "horovodrun" or grows or not (address and port):
-        return None
-    return LaunchedPlace(
-        rank=found.rank,
-        size=found.size,
-        local_rank=_number("HOROVOD_LOCAL_RANK"),
-        local_size=_number("HOROVOD_LOCAL_SIZE"),
-        cross_rank=_number("HOROVOD_CROSS_RANK"),
-        cross_size=_number("HOROVOD_CROSS_SIZE"),
-        address=address,
-        port=port,
-        iface=os.environ.get("HOROVOD_GLOO_IFACE", ""),
-        hostname=os.environ.get("HOROVOD_HOSTNAME", "localhost"),
-        gloo_timeout_s=_number("HOROVOD_GLOO_TIMEOUT_SECONDS") or 30,
-    )
-
-
-def other_launcher() -> OtherLauncher | None:
-    """Returns the other launcher that started this process and more; None if there is none.
-
-    None also if this package started the process.
-    """
-    if MASTER in os.environ:
-        return None
-    grows = all(os.environ.get(name) for name in HOROVOD_DRIVER)
-    for name, rank, size in OTHER_LAUNCHERS:
-        count = _number(size)
-        if count > 1 or (grows and name == "horovodrun"):
-            return OtherLauncher(name, _number(rank), count)
-    return None
-
-
-def _number(name: str) -> int:
+def number(name: str) -> int:
+    """Returns the value of an environment variable that holds a whole number; 0 if it does not."""
     value = os.environ.get(name, "")
     return int(value) if value.isdecimal() else 0
 
@@ -341,7 +251,7 @@ def cache_dir() -> Path:
 
 def intra_op_threads() -> int | None:
     """Returns how many threads share a TensorFlow operation; None: all processors."""
-    return _number(INTRA_OP_THREADS) or None
+    return number(INTRA_OP_THREADS) or None
 
 
 def threads_variables(count: int) -> dict[str, str]:

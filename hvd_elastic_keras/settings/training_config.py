@@ -1,4 +1,4 @@
-"""Configuration values, validated on construction and shared by all parts."""
+"""The settings of a training, validated on construction."""
 
 from __future__ import annotations
 
@@ -7,10 +7,14 @@ from typing import Annotated, Any
 
 from msgspec import UNSET, UnsetType
 
-from hvd_elastic_keras.common.errors import ConfigurationError, require
-from hvd_elastic_keras.common.errors import require_bool as _require_bool
-from hvd_elastic_keras.common.errors import require_whole_number as _require_whole_number
-from hvd_elastic_keras.common.options import SPEED, Option, RunOptions, definitions, given
+from hvd_elastic_keras.common.errors import (
+    ConfigurationError,
+    require,
+    require_bool,
+    require_whole_number,
+)
+from hvd_elastic_keras.settings.option import Option, definitions
+from hvd_elastic_keras.settings.options import SPEED, RunOptions, given
 
 DEFAULT_GLOBAL_BATCH_SIZE = 128
 DEFAULT_MICRO_BATCHES = 8
@@ -39,7 +43,7 @@ def check_growth(batch: object, lr_scaling: object, lr_warm_up_steps: Any) -> No
     """Raises `ConfigurationError` if one of these values makes no sense, or has no effect."""
     for name, value in (("batch", batch), ("lr_scaling", lr_scaling)):
         definitions(TrainingConfig)[name][1].check(name, value)
-    _require_whole_number("lr_warm_up_steps", lr_warm_up_steps, may_be_none=False)
+    require_whole_number("lr_warm_up_steps", lr_warm_up_steps, may_be_none=False)
     require(lr_warm_up_steps >= 0, "lr_warm_up_steps", lr_warm_up_steps, ">= 0")
     changed = [
         f"{name}={value!r}"
@@ -58,7 +62,7 @@ def check_growth(batch: object, lr_scaling: object, lr_warm_up_steps: Any) -> No
 
 def check_seed(seed: Any) -> None:
     """Raises `ConfigurationError` if the value cannot be a seed."""
-    _require_whole_number("seed", seed, may_be_none=False)
+    require_whole_number("seed", seed, may_be_none=False)
     require(0 <= seed < 2**31, "seed", seed, "between 0 and 2147483647")
 
 
@@ -96,7 +100,7 @@ class BatchCut:
 
     def __post_init__(self) -> None:
         size = self.micro_batch_size
-        _require_whole_number("micro_batch_size", size, may_be_none=True)
+        require_whole_number("micro_batch_size", size, may_be_none=True)
         require(size is None or size >= 1, "micro_batch_size", size, ">= 1")
 
     def of(self, batch_size: int, has_batch_norm: bool) -> int:
@@ -238,7 +242,7 @@ class TrainingConfig:
 
     def __post_init__(self) -> None:
         for name in ("global_batch_size", "micro_batch_size", "epochs", "steps"):
-            _require_whole_number(name, getattr(self, name), name in ("epochs", "steps"))
+            require_whole_number(name, getattr(self, name), name in ("epochs", "steps"))
         require(self.global_batch_size >= 1, "global_batch_size", self.global_batch_size, ">= 1")
         expected = ">= 1, or 0 for at most 8 micro-batches"
         require(self.micro_batch_size >= 0, "micro_batch_size", self.micro_batch_size, expected)
@@ -247,8 +251,8 @@ class TrainingConfig:
             self._check_cut()
         require(self.epochs is None or self.epochs >= 1, "epochs", self.epochs, ">= 1")
         require(self.steps is None or self.steps >= 1, "steps", self.steps, ">= 1")
-        _require_bool("drop_remainder", self.drop_remainder)
-        _require_bool("shuffle", self.shuffle)
+        require_bool("drop_remainder", self.drop_remainder)
+        require_bool("shuffle", self.shuffle)
         check_seed(self.seed)
         options = RunOptions.of(self.asked)
         if self.batch_grows:
@@ -261,7 +265,7 @@ class TrainingConfig:
     def _check_batch(self) -> None:
         check_growth(self.batch, self.lr_scaling, self.lr_warm_up_steps)
         size = self.batch_size_per_worker
-        _require_whole_number("batch_size_per_worker", size, may_be_none=False)
+        require_whole_number("batch_size_per_worker", size, may_be_none=False)
         expected = ">= 1, or 0 for global_batch_size"
         require(size >= 0, "batch_size_per_worker", size, expected)
         if size and not self.batch_grows:
@@ -308,126 +312,3 @@ class TrainingConfig:
     def cut_batch_size(self) -> int:
         """Examples of the batch that is cut: a global batch, or a worker's if the batch grows."""
         return self._cut_batch[1]
-
-
-@dataclasses.dataclass(frozen=True)
-class JobConfig:
-    """The number of workers and the time limits of the master (in seconds).
-
-    Attributes:
-      start_timeout_s: how long a first warm worker waits for others that are still starting.
-      join_window_s: how long a warm worker waits for starting workers, to join together with them.
-      stop_grace_s: how long workers may take to leave when the job stops.
-      awaits_joiners: whether a job without workers waits for workers that come by themselves.
-      own_machines: whether the launcher gives each worker its own machine, such as a pod, which
-        others may take back at any time. Another worker then takes its place.
-    """
-
-    num_workers: Annotated[
-        int,
-        Option(
-            "Workers to start with and to keep up, warm spares included. 'auto': one for each GPU "
-            "of this host (--gpus_per_worker is then 1 if not given) or, without GPUs, for each "
-            "processor, as far as the memory suffices.",
-            least=1,
-            may_be_auto=True,
-        ),
-    ] = 2
-    min_workers: Annotated[int, Option("Below this number the job waits.", least=1)] = 1
-    max_workers: Annotated[
-        int,
-        Option(
-            "Most workers that the job may have, started and added ones. Those beyond the number "
-            "of micro-batches wait as warm spares, which take over when a worker fails.",
-            least=1,
-            default="twice --num_workers, but at least 16",
-        ),
-    ] = 16
-    max_restarts: Annotated[
-        int,
-        Option(
-            "Replacements for failed workers within --restart_window_s.",
-            least=0,
-            more="A worker that fails before it is ready is replaced after 1, 2, 4, … seconds, at "
-            "most 30 while no worker trains and 600 while others do; failures to start end a job "
-            "only if no worker trains. With several hosts, one on which workers have failed three "
-            "times within 15 minutes is left alone for 10 seconds, then twice as long each time, "
-            "up to 10 minutes; meanwhile a host that has room takes the replacement.",
-        ),
-    ] = 10
-    restart_window_s: Annotated[
-        float,
-        Option(
-            "Seconds after which a replacement counts no more, if training has gone on since.",
-            least=0,
-            more="Slots that stayed empty because no restart was left are filled then.",
-        ),
-    ] = 3600.0
-    heartbeat_timeout_s: Annotated[
-        float,
-        Option(
-            "Seconds after which a silent worker is ended and replaced, unless its process runs.",
-            least=3,
-            more="If it runs, code in C keeps Python's lock (GIL): a line says so, and "
-            "`--stall_timeout_s` counts.",
-        ),
-    ] = 15.0
-    stall_timeout_s: Annotated[
-        float,
-        Option(
-            "Seconds after which a worker is ended and replaced if its callback or input holds the "
-            "others up. A line names the worker after a minute.",
-            least=1,
-            more="The worker's log then has the stacks of its threads. A worker that hangs while "
-            "it computes its part of a step is replaced after 30 times as long as such a part has "
-            "ever taken, but at least 5 minutes, if that is sooner; never before 3 times as long. "
-            "A worker whose process runs may be silent for this time, too.",
-        ),
-    ] = 1800.0
-    start_up_timeout_s: Annotated[
-        float,
-        Option(
-            "Seconds in which a worker has to come from its start to its training; otherwise it is "
-            "ended and replaced. A line names the worker after a minute.",
-            least=1,
-        ),
-    ] = 7200.0
-    enter_timeout_s: Annotated[
-        float,
-        Option(
-            "How many seconds a round waits for a called worker, from the first one that has come, "
-            "before it goes on without it. Must be longer than a step.",
-            least=1,
-        ),
-    ] = 60.0
-    start_timeout_s: float = 120.0
-    join_window_s: float = 5.0
-    wait_timeout_s: Annotated[
-        float,
-        Option("How many seconds a job below --min_workers waits before it fails.", least=0),
-    ] = 1800.0
-    master_timeout_s: Annotated[
-        float,
-        Option(
-            "Seconds that workers train on if the launcher is killed. Meanwhile the same command "
-            "(or --resume) takes them over; after that, rank 0 writes a checkpoint, and all leave.",
-            least=1,
-            more="It writes none if [it may be cut off](hosts.md). A worker that has finished "
-            "waits as long for a master to tell.",
-        ),
-    ] = 600.0
-    stop_grace_s: float = 30.0
-    awaits_joiners: bool = False
-    own_machines: bool = False
-
-    def __post_init__(self) -> None:
-        least = {"num_workers": 0 if self.awaits_joiners else 1, "min_workers": 1}
-        for name, value in vars(self).items():
-            require(value >= least.get(name, 0), name, value, f">= {least.get(name, 0)}")
-        at_start = self.min_workers if self.awaits_joiners else self.num_workers
-        if not self.min_workers <= max(at_start, self.num_workers) <= self.max_workers:
-            raise ConfigurationError(
-                f"min_workers={self.min_workers}, num_workers={self.num_workers} and "
-                f"max_workers={self.max_workers} are not in this order. "
-                "Use min_workers <= num_workers <= max_workers."
-            )

@@ -11,8 +11,8 @@ from typing import Any
 from msgspec import UNSET
 
 from hvd_elastic_keras.common import files
-from hvd_elastic_keras.common.config import TrainingConfig
 from hvd_elastic_keras.common.errors import ConfigurationError
+from hvd_elastic_keras.settings.training_config import TrainingConfig
 
 JOB_FORMAT_VERSION = 1
 TRAIN, EVALUATE, PREDICT = "train", "evaluate", "predict"

@@ -1,0 +1,1 @@
+"""The settings of jobs and trainings, and how they travel: options, configurations, environment."""
