@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import tensorflow as tf
 
@@ -20,9 +20,7 @@ from hvd_elastic_keras.step.partition.one_round import (
     PartsNotSeparableError,
     needs_rows,
 )
-
-if TYPE_CHECKING:
-    from hvd_elastic_keras.step.partitioned_step import PartitionedStep
+from hvd_elastic_keras.step.shared_step import SharedStep
 
 Arrive = Callable[[], None]
 """Returns when the state is there, or raises `CollectiveFailedError`."""
@@ -42,7 +40,7 @@ class LateStep:
     apply: Callable[..., Taken]
 
     @classmethod
-    def of(cls, step: PartitionedStep) -> LateStep | None:
+    def of(cls, step: SharedStep) -> LateStep | None:
         """Returns the two graphs of a step; None if the step cannot be split in this way."""
         assert step.without_rows  # planned before a graph is traced that needs it
         try:
@@ -66,7 +64,7 @@ class LateStep:
 
 
 def _applied(
-    step: PartitionedStep, results: Sequence[tf.Tensor], tail: tf.Tensor, numbers: tf.Tensor
+    step: SharedStep, results: Sequence[tf.Tensor], tail: tf.Tensor, numbers: tf.Tensor
 ) -> Taken:
     place = step.place(numbers)
     rows, known = step.any_rows(), Known(results, tail)

@@ -1,6 +1,6 @@
 """Runs a case of the table plain, and with `ElasticCallback` on workers that are threads.
 
-`SharedStep` is the real step. Each worker computes its part of the batch eagerly, and meets the
+`StepInThreads` is the real step. Each worker computes its part of the batch eagerly, and meets the
 others in the collectives. Then the results are assigned, once for all workers. One worker also
 takes the step in the graph for several workers, as it does between two others.
 """
@@ -62,7 +62,7 @@ class Outcome:
     following: dict[str, float] = dataclasses.field(default_factory=dict)
 
 
-class SharedStep(PartitionedStep):
+class StepInThreads(PartitionedStep):
     """A step that `workers` workers share; it is always warmed up as for a single worker.
 
     With `in_graph`, a single worker takes it in the graph for several workers.
@@ -234,13 +234,13 @@ def shared(
       in_graph: whether one worker then takes all steps in the graph for several workers.
     """
     model, begin = _model(case), _Begin(sets_back=True)
-    with mock.patch.object(compiled_steps, "PartitionedStep", SharedStep):
+    with mock.patch.object(compiled_steps, "PartitionedStep", StepInThreads):
         for number in workers:
-            with mock.patch.object(SharedStep, "workers", number), _as_traced():
+            with mock.patch.object(StepInThreads, "workers", number), _as_traced():
                 found = _fit(case, model, begin, [ElasticCallback()])
             yield found
         if in_graph:
-            with mock.patch.object(SharedStep, "in_graph", True):
+            with mock.patch.object(StepInThreads, "in_graph", True):
                 yield _fit(case, model, begin, [ElasticCallback()])
 
 

@@ -12,7 +12,7 @@ from keras import layers
 
 from hvd_elastic_keras import ElasticCallback
 from hvd_elastic_keras.step import compiled_steps
-from tests.harness.shared_fit import SharedStep
+from tests.harness.shared_fit import StepInThreads
 
 X = np.random.default_rng(0).normal(size=(96, 6)).astype("float32")
 Y = X[:, :1] * 2 + 1
@@ -33,8 +33,8 @@ def test_weights_are_those_of_plain_keras(workers: int, *, synchronized: bool) -
     plain = fitted(synchronized=synchronized)
     callback = ElasticCallback() if synchronized else ElasticCallback(batch_norm="batch")
     with (
-        mock.patch.object(compiled_steps, "PartitionedStep", SharedStep),
-        mock.patch.object(SharedStep, "workers", workers),
+        mock.patch.object(compiled_steps, "PartitionedStep", StepInThreads),
+        mock.patch.object(StepInThreads, "workers", workers),
     ):
         found = fitted(callback, synchronized=synchronized)
     for one, other in zip(found, plain, strict=True):

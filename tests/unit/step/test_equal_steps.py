@@ -25,7 +25,7 @@ from hvd_elastic_keras.step import compiled_steps
 from hvd_elastic_keras.step.step_result import StepResult
 from model_zoo import digits_cnn
 from tests.harness.recorded_steps import Difference, difference, state_of
-from tests.harness.shared_fit import SharedStep
+from tests.harness.shared_fit import StepInThreads
 
 UPDATE = 3e-5
 """Length of the difference / length of what a step changes; 7e-6 was the largest. Adam divides by
@@ -34,7 +34,7 @@ ENDS = (15, 30)
 """The training goes on from a checkpoint in the middle of its first epoch, of 23 steps."""
 
 
-class ComparedStep(SharedStep):
+class ComparedStep(StepInThreads):
     """Computes each step by 1, 2 and 3 workers, and goes on with another number each time."""
 
     differences: list[Difference]
