@@ -11,9 +11,9 @@ from typing import Any
 import keras
 from msgspec import UNSET, UnsetType
 
-from hvd_elastic_keras.api.assemble import train
 from hvd_elastic_keras.api.fit_in_elastic_run import rounds_of_fit
 from hvd_elastic_keras.api.fit_rounds import FitRounds
+from hvd_elastic_keras.api.train import train
 from hvd_elastic_keras.api.training import Training
 from hvd_elastic_keras.common.errors import ConfigurationError, show_in_one_line
 from hvd_elastic_keras.data.input.fit_epochs import FitInput

@@ -9,8 +9,9 @@ from typing import Any
 
 import keras
 
-from hvd_elastic_keras.api.assemble import open_to, read_along, together_of
 from hvd_elastic_keras.api.first_steps import explained_first_steps
+from hvd_elastic_keras.api.prepare import together_of
+from hvd_elastic_keras.api.train import open_to, read_along
 from hvd_elastic_keras.common.predictions import PartFiles
 from hvd_elastic_keras.data.examples import structure
 from hvd_elastic_keras.data.input.pipeline import Pipeline

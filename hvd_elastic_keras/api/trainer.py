@@ -7,9 +7,10 @@ from pathlib import Path
 
 import keras
 
-from hvd_elastic_keras.api.assemble import explain_step, train
 from hvd_elastic_keras.api.first_steps import try_first_examples
 from hvd_elastic_keras.api.fit_in_elastic_run import rounds_of_fit
+from hvd_elastic_keras.api.prepare import explain_step
+from hvd_elastic_keras.api.train import train
 from hvd_elastic_keras.api.training import Training
 from hvd_elastic_keras.data.input.per_worker import PerWorkerInput
 from hvd_elastic_keras.data.input.pipeline import Pipeline

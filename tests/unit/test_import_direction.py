@@ -286,7 +286,7 @@ OUTER = re.compile(
 CORE = re.compile(
     r"hvd_elastic_keras\."
     r"((common|settings|data|keras_internals|step|state|loop|worker|master)\b|launchers\.local"
-    r"|api\.(assemble|build_loop|callback|trainer|training|elastic_loop|fit_))"
+    r"|api\.(prepare|train|build_loop|callback|trainer|training|elastic_loop|fit_))"
 )
 TIES = {
     "state.keras_saving",

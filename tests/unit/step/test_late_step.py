@@ -12,12 +12,12 @@ keras = pytest.importorskip("keras")
 pytest.importorskip("horovod.tensorflow")
 
 from hvd_elastic_keras import ElasticCallback
-from hvd_elastic_keras.api import assemble
+from hvd_elastic_keras.api import prepare
 from hvd_elastic_keras.settings import env
 from hvd_elastic_keras.settings.job_options import JobOptions
 from hvd_elastic_keras.state.cursor import Phase
 from hvd_elastic_keras.state.run_state import RunState
-from hvd_elastic_keras.step import partitioned_step
+from hvd_elastic_keras.step import shared_step
 from hvd_elastic_keras.worker.membership import Membership
 
 X = np.random.default_rng(0).random((22, 6), np.float32)
@@ -65,9 +65,9 @@ def let_all_be_late(monkeypatch: pytest.MonkeyPatch, arrive: Callable[[int], Non
 
     This joiner has rows: nobody else has them.
     """
-    monkeypatch.setattr(partitioned_step, "without_rows", lambda analysis: analysis)
+    monkeypatch.setattr(shared_step, "without_rows", lambda analysis: analysis)
     monkeypatch.setattr(Membership, "others_train", lambda *_: True)
-    monkeypatch.setattr(assemble, "LEAST_LATE_BYTES", 0)
+    monkeypatch.setattr(prepare, "LEAST_LATE_BYTES", 0)
     trains = property(lambda state: state.cursor.phase is Phase.TRAIN)
     monkeypatch.setattr(RunState, "is_late", trains)
 

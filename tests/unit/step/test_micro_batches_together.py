@@ -17,7 +17,7 @@ from hvd_elastic_keras.common.errors import ConfigurationError
 from hvd_elastic_keras.settings import env
 from hvd_elastic_keras.settings.job_options import JobOptions
 from hvd_elastic_keras.settings.options import LOOP, TOGETHER, RunOptions
-from hvd_elastic_keras.step import partitioned_step
+from hvd_elastic_keras.step import shared_step
 
 BATCH, MICRO_BATCH = 12, 4
 EXAMPLES = 42  # the last batch has micro-batches of 4 and of 2
@@ -102,13 +102,13 @@ def test_one_pass_gives_what_one_after_the_other_gives(
     make: Callable[[], keras.Model], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     in_pieces: list[int] = []
-    original = partitioned_step.given_by_pieces
+    original = shared_step.given_by_pieces
 
     def noted(*arguments: Any) -> Any:
         in_pieces.append(1)
         return original(*arguments)
 
-    monkeypatch.setattr(partitioned_step, "given_by_pieces", noted)
+    monkeypatch.setattr(shared_step, "given_by_pieces", noted)
     found = trained(make, monkeypatch, micro_batches=TOGETHER)
     assert not in_pieces
     limited = trained(make, monkeypatch, micro_batches=TOGETHER, micro_batches_together=2)
