@@ -311,7 +311,9 @@ class ElasticCallback(keras.callbacks.Callback):  # type: ignore[misc]  # Keras 
             micro_batch_size=lambda size: size,  # until the model is built
             seed=seed,
         )
-        model_building.build(call.model, source.batch_spec, source.first_batch())
+        evaluates = call.validation is not None
+        first = source.first_batch()
+        model_building.build(call.model, source.batch_spec, first, evaluates=evaluates)
         by_micro_batch = self._options.batch_norm == MICRO_BATCH
         has_batch_norm = by_micro_batch and model_building.has_batch_norm(call.model)
         source.cut_into(self._cut.of(source.global_batch_size, has_batch_norm))

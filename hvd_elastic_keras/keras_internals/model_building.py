@@ -6,10 +6,11 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import inspect
 import itertools
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import keras
@@ -31,6 +32,8 @@ MOST_ATTEMPTS = 16
 
 _METRICS_BUILT_EARLY = "_elastic_built_early"
 """Attribute of the metrics given to `compile`: plain Keras would build them in the first step."""
+_TRACED = "_elastic_traced"
+"""Attribute of a model: what a trace of its step has built."""
 
 
 def check_compiled(model: Any) -> None:
@@ -118,22 +121,85 @@ def weighs_losses_by_size(model: keras.Model) -> bool:
     return compiled is not None and len(compiled.metrics) > 1
 
 
-def build(model: keras.Model, batch_spec: Any, batch: Any = None) -> None:
-    """Creates all variables of model, metrics and optimizer.
+def build(
+    model: keras.Model, batch_spec: Any, batch: Any = None, *, evaluates: bool = False
+) -> None:
+    """Creates all variables of model, metrics and optimizers.
+
+    Plain Keras makes them while it traces the step: in this order, and each optimizer for the
+    variables that it is first applied to. Random initial weights may depend on the order. So a
+    model with a `train_step` of its own is traced here, too.
 
     Args:
       batch_spec: specs of a batch of any size; None where batches have nothing.
-      batch: examples, for models that cannot be built without any.
+      batch: examples, for models that cannot be built without any. None: the model is built to be
+        called, too, whatever its step does.
+      evaluates: whether the model will be evaluated.
 
     Raises:
       DataError: the model does not accept such examples.
     """
+    had_metrics = _has_built_metrics(model)
+    traced = has_own_step(model) and _built_by_trace(model, batch_spec)
+    if traced and evaluates and batch is not None:
+        traced = _is_traceable(model.test_step, batch_spec)
+    if not traced or batch is None:
+        _build_by_call(model, batch_spec, batch)
+    note_metrics_built_early(model, had_metrics)
+    if not traced:
+        for optimizer in optimizers_of(model):
+            if not optimizer.built:
+                optimizer.build(model.trainable_variables)
+
+
+def _has_built_metrics(model: keras.Model) -> bool:
+    return model._compile_metrics is not None and bool(model._compile_metrics.built)
+
+
+def _built_by_trace(model: keras.Model, batch_spec: Any) -> bool:
+    """Lets a trace of `train_step` make all variables, as in plain Keras. Says whether it could."""
+    optimizers = tuple(map(id, optimizers_of(model)))
+    known = (optimizers, len(layers_of(model)), len(model.variables), repr(batch_spec))
+    if getattr(model, _TRACED, None) == known:  # an earlier `fit` has done it
+        return True
+    applied: dict[int, tuple[Any, list[Any]]] = {}
+    with _nothing_applied(optimizers_of(model), applied):
+        traced = _is_traceable(model.train_step, batch_spec)
+    model._clear_losses()  # those of the trace
+    if traced:
+        for optimizer, variables in applied.values():
+            if not optimizer.built:
+                optimizer.build(variables)
+        known = (optimizers, len(layers_of(model)), len(model.variables), repr(batch_spec))
+        object.__setattr__(model, _TRACED, known)
+    return traced
+
+
+def _is_traceable(step: Callable[[Any], Any], batch_spec: Any) -> bool:
+    """Traces a step, and says whether it could be traced."""
+    leaves = tf.nest.flatten(batch_spec)
+
+    def call(*tensors: tf.Tensor) -> Any:
+        left = iter(tensors)
+        batch = [None if leaf is None else next(left) for leaf in leaves]
+        return step(tf.nest.pack_sequence_as(batch_spec, batch))
+
+    try:
+        specs = [leaf for leaf in leaves if leaf is not None]
+        tf.function(call, autograph=False).get_concrete_function(*specs)
+    except Exception:  # the user's code may raise anything; who builds otherwise finds the reason
+        return False
+    return True
+
+
+def _build_by_call(model: keras.Model, batch_spec: Any, batch: Any) -> None:
+    """Builds a model by `call`, or by trying its `train_step` if `call` does not do."""
     symbolic = tf.nest.map_structure(
         lambda s: None if s is None else keras.KerasTensor(_dimensions(s), s.dtype.name),
         batch_spec,
     )
     has_call = type(model).call is not keras.Model.call
-    had_metrics = model._compile_metrics is not None and bool(model._compile_metrics.built)
+    had_metrics = _has_built_metrics(model)
     is_tried = batch is not None and not has_call and not model.trainable_variables
     if is_tried:
         _build_by_step(model, batch)
@@ -156,10 +222,6 @@ def build(model: keras.Model, batch_spec: Any, batch: Any = None) -> None:
     if is_tried and compiled is not None and compiled.built and not had_metrics:
         for metric in compiled.metrics:  # the step that was tried has changed them
             metric.reset_state()
-    note_metrics_built_early(model, had_metrics)
-    for optimizer in optimizers_of(model):
-        if not optimizer.built:
-            optimizer.build(model.trainable_variables)
 
 
 def has_own_step(model: keras.Model) -> bool:
@@ -238,11 +300,23 @@ def _build_by_step(model: keras.Model, batch: Any) -> None:
 
 
 @contextlib.contextmanager
-def _nothing_applied(optimizers: Iterable[Any]) -> Iterator[None]:
-    """Makes optimizers apply nothing in a `with` block, also in `tf.function`s of the step."""
+def _nothing_applied(
+    optimizers: Iterable[Any], applied: dict[int, tuple[Any, list[Any]]] | None = None
+) -> Iterator[None]:
+    """Makes optimizers apply nothing in a `with` block, also in `tf.function`s of the step.
+
+    Args:
+      applied: notes each optimizer with the variables that it was first given, by its id.
+    """
+    noted = {} if applied is None else applied
+
+    def note(optimizer: Any, grads: Any, trainable_variables: Any = None) -> None:
+        if trainable_variables is not None and list(grads):
+            noted.setdefault(id(optimizer), (optimizer, list(trainable_variables)))
+
     with contextlib.ExitStack() as stack:
         for optimizer in optimizers:
-            object.__setattr__(optimizer, "apply", lambda *_, **__: None)
+            object.__setattr__(optimizer, "apply", functools.partial(note, optimizer))
             stack.callback(object.__delattr__, optimizer, "apply")
         stack.enter_context(inlined_functions())
         yield
@@ -280,8 +354,7 @@ def first_sentence(error: BaseException) -> str:
 
 
 def note_metrics_built_early(model: keras.Model, was_built: bool) -> None:
-    """Notes whether the metrics given to `compile` have just been built, for
-    `reset_metrics_at_start`."""
+    """Notes for `reset_metrics_at_start` whether the metrics of `compile` were just built."""
     compiled: Any = model._compile_metrics
     if compiled is not None:
         object.__setattr__(compiled, _METRICS_BUILT_EARLY, compiled.built and not was_built)

@@ -12,6 +12,7 @@ from tests.harness.keras_models import (
     sequences,
     structures,
     train_steps,
+    unbuilt,
     whole_batches,
 )
 from tests.harness.keras_models.case import Case
@@ -26,6 +27,7 @@ FAMILIES = (
     functions,
     structures,
     train_steps,
+    unbuilt,
     whole_batches,
     odd_batches,
     execution,
