@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import math
+import re
 import sys
 import traceback
 import types
@@ -25,6 +26,17 @@ BEGIN = "Traceback (most recent call last):"
 OURS = "error: "
 """Start of the line that a script prints when it ends with an `ElasticError`."""
 
+IN_USER_CODE = "in user code:"
+_FRAME = '  File "'
+_OF_FRAME = re.compile(r" |[\^~]+$")
+"""A line of a traceback below a file. Python may print marks without any spaces before them."""
+_NOT_USERS = (
+    "/site-packages/",
+    "/lib/python3",
+    "__autograph_generated_file",
+    f"{Path(__file__).parents[1]}/",
+)
+"""Parts of the paths of files that are not the user's."""
 NOISE = ("I0000", "W0000", "E0000", "WARNING: All log messages")
 """Starts of lines that TensorFlow prints whenever it starts."""
 
@@ -181,18 +193,34 @@ def error_in(text: str) -> list[str]:
     if lines[begins[-1]].startswith(OURS):
         return _cut(lines[begins[-1] :])
     after = lines[begins[-1] + 1 :]
-    number = next((i for i, line in enumerate(after) if not line.startswith(" ")), None)
+    number = next((i for i, line in enumerate(after) if not _OF_FRAME.match(line)), None)
     if number is None:
         return lines[-SHOWN_LOG_LINES:]
-    frames, rest = after[:number], after[number:]
-    if len(frames) > MOST_FRAME_LINES:
-        frames = [MORE, *frames[-MOST_FRAME_LINES:]]
-    return [BEGIN, *frames, *_cut(rest)]
+    return [BEGIN, *_frames_of_user(after[:number]), *_cut(after[number:])]
+
+
+def _frames_of_user(lines: Sequence[str]) -> list[str]:
+    """Returns the lines of a traceback that are about the user's files; all if there are none.
+
+    Of many lines, the last ones are returned.
+    """
+    frames: list[list[str]] = []
+    for line in lines:
+        if line.startswith(_FRAME) or not frames:
+            frames.append([])
+        frames[-1].append(line)
+    of_user = [frame for frame in frames if not any(part in frame[0] for part in _NOT_USERS)]
+    found = [line for frame in of_user or frames for line in frame]
+    if len(found) > MOST_FRAME_LINES:
+        found = [MORE, *found[-MOST_FRAME_LINES:]]
+    return [*found, MORE] if of_user and of_user[-1] is not frames[-1] else found
 
 
 def _cut(lines: Sequence[str]) -> list[str]:
     """Returns the first lines of a message, without code examples and stacks of operations."""
     first, *others = lines
+    if first.endswith(IN_USER_CODE):  # AutoGraph indents its whole message; the error is its end
+        return [first, *others[-MOST_MESSAGE_LINES:]]
     found = [first, *(line for line in others if line.strip() and not line.startswith(" "))]
     if len(found) > MOST_MESSAGE_LINES:
         return [*found[:MOST_MESSAGE_LINES], MORE]

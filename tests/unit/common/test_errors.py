@@ -40,6 +40,41 @@ def test_of_an_error_with_pages_of_advice_the_first_lines_are_shown(tmp_path: Pa
     assert lines[-1] == MORE
 
 
+def test_the_lines_of_the_user_are_shown_and_not_those_of_libraries(tmp_path: Path) -> None:
+    source = (
+        "import json\n"
+        "class Code(json.JSONEncoder):\n"
+        "    def default(self, value):\n        return value['missing']\n"
+        "for indent in range(1):\n"
+        "    json.dumps([{1}], cls=Code, indent=1)\n"
+    )
+    text = printed_by(source, tmp_path)
+    assert "encoder.py" in text
+    lines = error_in(text)
+    assert [line.partition(", line ")[2] for line in lines if "File" in line] == [
+        "6, in <module>",
+        "4, in default",
+    ]
+    assert "^" in "".join(lines), "the marks of the last line"
+    assert lines[-1] == "TypeError: 'set' object is not subscriptable"
+
+
+def test_marks_without_spaces_before_them_end_no_traceback() -> None:
+    frame = ['  File "/home/me/train.py", line 3, in <module>', "    _train(it)", "^^^^^^^^^"]
+    inner = ['  File "/home/me/train.py", line 1, in _train', "    it[a]"]
+    lines = ["Traceback (most recent call last):", *frame, *inner, "KeyError: 'a'"]
+    assert error_in("\n".join(lines)) == lines
+
+
+def test_the_message_of_autograph_is_shown_to_its_end() -> None:
+    message = ["TypeError: in user code:", '    File "train.py", line 5, in mix  *']
+    message += ["        return a * b, b", "    TypeError: Input 'y' has type float32"]
+    generated = '  File "/tmp/__autograph_generated_file0.py", line 12, in tf__mix'
+    own = '  File "/home/me/train.py", line 6, in <module>'
+    text = "\n".join(["Traceback (most recent call last):", own, generated, *message])
+    assert error_in(text) == ["Traceback (most recent call last):", own, MORE, *message]
+
+
 def test_the_last_of_several_errors_is_the_one_that_is_shown(tmp_path: Path) -> None:
     source = "try:\n    1 / 0\nexcept ZeroDivisionError:\n    {}['name']\n"
     lines = error_in(printed_by(source, tmp_path))
