@@ -5,7 +5,7 @@ everywhere. A late joiner takes over the state of the root's callbacks.
 
 * Callbacks that only write files or send reports (`WRITERS`) run on rank 0 only.
 * `ModelCheckpoint` has a memory (the best value, when it last saved). So it runs everywhere, but
-  saves on rank 0 only.
+  saves on rank 0 only, unless its path is in a worker's own directory for temporary files.
 * The printed output of callbacks is shown from rank 0 only.
 """
 
@@ -15,7 +15,7 @@ import contextlib
 import dataclasses
 import io
 import logging
-import os.path
+import os
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -38,6 +38,13 @@ WRITERS = (
     RootCallback,
 )
 """Callbacks that only have an effect outside of the process."""
+PATHS = {
+    keras.callbacks.ModelCheckpoint: "filepath",
+    keras.callbacks.CSVLogger: "filename",
+    keras.callbacks.TensorBoard: "log_dir",
+    keras.callbacks.BackupAndRestore: "backup_dir",
+}
+"""The attributes in which callbacks hold the path that they write to."""
 ANEW = "the state has nothing for the callbacks {}, which begin anew"
 EVALUATES = {"on_test_begin": True, "on_test_end": False}
 BEFORE_BATCH = ("on_train_batch_begin", "on_batch_begin")
@@ -100,6 +107,18 @@ class CallbackRunner:
                 callback.set_params({"verbose": 0, **params})
 
     @property
+    def paths(self) -> list[tuple[str, str]]:
+        """Names of callbacks that write for all workers, with the paths that they write to."""
+        found = []
+        for callback in self._callbacks:
+            for kind, name in PATHS.items():
+                path = getattr(callback, name, None)
+                each = kind is keras.callbacks.ModelCheckpoint and keras_saving.is_own(path)
+                if isinstance(callback, kind) and isinstance(path, str | os.PathLike) and not each:
+                    found.append((type(callback).__name__, os.path.abspath(path)))
+        return found
+
+    @property
     def tensorboard_dir(self) -> str | None:
         """Directory of the user's `TensorBoard`; None if there is none, or it is not on a disk."""
         found = (c for c in self._callbacks if isinstance(c, keras.callbacks.TensorBoard))
@@ -121,7 +140,8 @@ class CallbackRunner:
         is_first = not self._begun
         for index, callback in enumerate(self._callbacks):
             with keras_saving.direct():
-                file_writers.let_save(callback, self._model, rank == 0)
+                saves = rank == 0 or keras_saving.is_own(getattr(callback, "filepath", None))
+                file_writers.let_save(callback, self._model, saves)
             if not self._active(callback):
                 file_writers.pause(callback)
                 self._begun.discard(index)

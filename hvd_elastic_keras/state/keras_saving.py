@@ -149,6 +149,11 @@ def _by_one_worker(
     return save
 
 
+def is_own(given: Any) -> bool:
+    """Whether a path is in this worker's directory for temporary files: no other worker has it."""
+    return isinstance(given, str | os.PathLike) and _shared_path(given) is None
+
+
 def _shared_path(given: Any) -> str | None:
     """Returns the same text for the same file; None if no other worker writes there."""
     if not isinstance(given, str | os.PathLike):

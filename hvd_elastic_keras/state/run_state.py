@@ -16,6 +16,7 @@ from hvd_elastic_keras.common.protocol import Assignment
 from hvd_elastic_keras.data.input.interfaces import Input
 from hvd_elastic_keras.keras_internals.learning_rate import Ramp
 from hvd_elastic_keras.keras_internals.model_variables import ModelVariables
+from hvd_elastic_keras.observe.notices import notices
 from hvd_elastic_keras.state import broadcast, parts
 from hvd_elastic_keras.state.broadcast import Spec, StateOrigin, match
 from hvd_elastic_keras.state.cursor import Cursor, Phase
@@ -36,6 +37,14 @@ LEAST_LATE_BYTES = 32 * 2**20
 """Size of variables from which on the other workers do not wait. Smaller ones arrive in no time."""
 COLLECTIVES = "collectives"
 """Name of the root's digest of collectives, among the states of the parts while they are sent."""
+PATHS = "paths"
+"""Name of the paths to which the root's callbacks write, among these states."""
+OTHER_PATHS = (
+    "warning: {} write to paths that differ from worker to worker: is a time, a random number or a "
+    "temporary directory part of them? Only one worker writes (now to {}): code after fit finds "
+    "the files in that worker only, and another worker that takes over begins others. Use the same "
+    "paths in all workers (docs/scripts.md)"
+)
 ROOT = StateOrigin("The state of rank 0", "All workers must run the same script.")
 
 log = logging.getLogger(__name__)
@@ -101,6 +110,8 @@ class RunState:
         self.user = user
         self.may_be_late: Callable[[], bool] = never
         """Whether the next step can be taken before the variables have arrived."""
+        self.paths: Sequence[tuple[str, str]] = ()
+        """Names of callbacks with the paths that they write to; see `CallbackRunner.paths`."""
         self.late_ranks: Sequence[int] = ()
         """Ranks that take the first step of the round before their variables have arrived."""
         self.waited_s = 0.0
@@ -184,7 +195,7 @@ class RunState:
             state, arrival = broadcast.from_root(
                 communicator,
                 is_root=place.rank == 0,
-                states=lambda: {**self.state(), COLLECTIVES: self._collectives},
+                states=self._state_to_send,
                 groups=groups,
                 has_root_state=self._is_level,
                 compare=not self.exists,  # all may have begun with the same weights
@@ -193,6 +204,7 @@ class RunState:
                 name="elastic_sync",
             )
             self.late_ranks, self._arrival = arrival.late_ranks, arrival
+            self._compare_paths(state)
             if place.rank in arrival.late_ranks:
                 self._go_on_without(state)
                 return
@@ -201,6 +213,17 @@ class RunState:
             if not arrival.late_ranks:
                 self.end_sync()
         self.exists = True
+
+    def _state_to_send(self) -> dict[str, Any]:
+        paths = [list(pair) for pair in self.paths]
+        return {**self.state(), COLLECTIVES: self._collectives, PATHS: paths}
+
+    def _compare_paths(self, state: dict[str, Any]) -> None:
+        """Warns if the root's callbacks write elsewhere than the callbacks of this worker."""
+        of_root = [tuple(pair) for pair in state.get(PATHS, ())]
+        if different := [other for other in of_root if other not in self.paths]:
+            names = " and ".join(name for name, _ in different)
+            notices.tell(OTHER_PATHS.format(names, different[0][1]))
 
     def _is_level(self, state: dict[str, Any]) -> bool:
         """Whether this worker already holds the root's state: at one step, all states are equal."""

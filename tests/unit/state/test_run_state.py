@@ -120,6 +120,20 @@ def values(state: RunState) -> list[Any]:
     return [v.numpy() for v in state.variables.all]
 
 
+@pytest.mark.parametrize("same", [True, False])
+def test_callbacks_that_write_elsewhere_than_those_of_rank_0_are_told_of(
+    same: bool, told: list[str]
+) -> None:
+    root, joiner, wire = root_state(), new_state(0.0), Wire()
+    root.paths = [("TensorBoard", "/runs/1"), ("CSVLogger", "/log.csv")]
+    joiner.paths = root.paths if same else [("TensorBoard", "/runs/2"), ("CSVLogger", "/log.csv")]
+    sync(root, wire, rank=0)
+    sync(joiner, wire, rank=1)
+    texts = [text for text in told if "differ from worker to worker" in text]
+    assert len(texts) == (not same)
+    assert all("TensorBoard write" in text and "/runs/1" in text for text in texts)
+
+
 def test_a_joiner_gets_every_part_and_variable() -> None:
     joiner = new_state(0.0)
     sync_to(joiner, Wire())
