@@ -244,8 +244,9 @@ class EvaluationPhase(_Phase):
     def _end_epoch(self, evaluation_logs: Logs) -> None:
         parts, cursor = self._parts, self._state.cursor
         self._state.epoch_logs = logs = _joined(self._state.epoch_logs, evaluation_logs)
-        parts.callbacks.call("on_epoch_end", cursor.epoch, dict(logs))
-        epoch = EndedEpoch(cursor, logs, is_last=parts.course.end_epoch())
+        shown = dict(logs)
+        parts.callbacks.call("on_epoch_end", cursor.epoch, shown)
+        epoch = EndedEpoch(cursor, logs, is_last=parts.course.end_epoch(), shown=shown)
         for observer in parts.observers:
             observer.after_epoch(epoch)
 

@@ -121,11 +121,13 @@ class EndedEpoch:
       cursor: position after the last step of the epoch.
       logs: logs as callbacks get them.
       is_last: whether the training ends with this epoch.
+      shown: the logs with what callbacks of this worker have added or changed, for people.
     """
 
     cursor: Cursor
     logs: Logs
     is_last: bool
+    shown: Logs = dataclasses.field(default_factory=dict)
 
 
 class Observer:

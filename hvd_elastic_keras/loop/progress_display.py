@@ -161,7 +161,7 @@ class ProgressDisplay(Observer):
     def after_epoch(self, epoch: EndedEpoch) -> None:
         """Shows the final values of an epoch."""
         self._evaluation.end(self._clock())
-        logs = epoch.logs
+        logs = epoch.shown
         if self._interactive and self._bar is not None:
             self._draw(self._epoch.steps or self._done, logs, finalize=True)
             self._bar = None

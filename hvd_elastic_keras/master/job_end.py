@@ -12,6 +12,7 @@ from hvd_elastic_keras.common import events
 from hvd_elastic_keras.common.goodput import rounded
 from hvd_elastic_keras.launchers.base import Launcher
 from hvd_elastic_keras.master.machine import actions as act
+from hvd_elastic_keras.master.machine.reasons import has_exited_well
 from hvd_elastic_keras.master.machine.state import State
 from hvd_elastic_keras.master.machine.time_spent import passed
 
@@ -26,7 +27,8 @@ class JobResult:
     reason: str
     step: int
     failed_workers: tuple[str, ...]
-    """The workers whose logs tell most about a failure: the first one to fail, then the last."""
+    """The workers whose logs tell most about a failure: the first one to fail, then the last.
+    Without those whose programs came to their end: their logs tell of no error."""
     training: int = 1
     """The last training; `step` counts in it."""
     refused: bool = False
@@ -52,7 +54,9 @@ def concluded(
         stopped=stopped,
         reason=end.reason,
         step=step,
-        failed_workers=tuple(dict.fromkeys(f.worker_id for f in failures if f)),
+        failed_workers=tuple(
+            dict.fromkeys(f.worker_id for f in failures if f and not has_exited_well(f))
+        ),
         training=state.training.number,
         refused=end.outcome is act.Outcome.REFUSED,
         spent_s=rounded(passed(state, now)),

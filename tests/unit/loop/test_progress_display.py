@@ -67,7 +67,7 @@ class Watched:
         if evaluates:
             self.display.after_evaluation_step(EvaluatedStep(Cursor(), ALONE, 100, 1, {}))
         self.now += evaluation_s
-        self.display.after_epoch(EndedEpoch(Cursor(), {"loss": 0.5}, is_last=last))
+        self.display.after_epoch(EndedEpoch(Cursor(), {}, is_last=last, shown={"loss": 0.5}))
 
 
 @pytest.mark.parametrize(
@@ -102,7 +102,7 @@ def test_an_epoch_ends_with_its_final_values() -> None:
     screen = Watched(Screen.LINES)
     screen.display.on_epoch(PresentEpoch(0, 1, 2, 0))
     screen.display.after_epoch(
-        EndedEpoch(Cursor(), {"val_loss": 0.125, "loss": 0.5}, is_last=False)
+        EndedEpoch(Cursor(), {}, is_last=False, shown={"val_loss": 0.125, "loss": 0.5})
     )
     assert screen.text.splitlines()[-1].startswith("epoch 1/1")
     assert "loss 0.5000  val_loss 0.1250" in screen.text
@@ -112,7 +112,7 @@ def test_on_a_terminal_the_epoch_has_a_title_and_a_bar() -> None:
     screen = Watched(Screen.TERMINAL)
     screen.display.on_epoch(PresentEpoch(0, 3, 4, 0))
     screen.step(4, 0.5, left=0)
-    screen.display.after_epoch(EndedEpoch(Cursor(), {"loss": 0.5}, is_last=False))
+    screen.display.after_epoch(EndedEpoch(Cursor(), {}, is_last=False, shown={"loss": 0.5}))
     assert screen.text.startswith("Epoch 1/3\n")
     assert "4/4" in screen.text
     assert screen.text.endswith("\n")
@@ -228,7 +228,7 @@ def test_a_launcher_that_draws_hears_of_the_end_of_an_epoch() -> None:
     screen = Watched(Screen.LAUNCHER, verbose=0)
     screen.display.on_epoch(PresentEpoch(0, 1, 1, 0))
     screen.step(1, 1.0, left=0)
-    screen.display.after_epoch(EndedEpoch(Cursor(), {"val_loss": 0.125}, is_last=True))
+    screen.display.after_epoch(EndedEpoch(Cursor(), {}, is_last=True, shown={"val_loss": 0.125}))
     assert [(p.ended, p.metrics.get("val_loss")) for p in screen.told] == [
         (False, None),
         (True, 0.125),
