@@ -17,11 +17,11 @@ from hvd_elastic_keras.data.plan.fit_passes import FitIterators, Passes, Reader
 from hvd_elastic_keras.data.sources import iterators
 from hvd_elastic_keras.data.sources.dataset_batches import (
     DatasetBatches,
-    PyDatasetBatches,
     known_length,
 )
 from hvd_elastic_keras.data.sources.element_draws import draws_numbers
 from hvd_elastic_keras.data.sources.generator_batches import GeneratorBatches, generator_state
+from hvd_elastic_keras.data.sources.py_dataset_batches import PyDatasetBatches
 from hvd_elastic_keras.data.sources.source import ArraySource
 from hvd_elastic_keras.data.sources.split_dataset import SplitDataset, split
 from hvd_elastic_keras.keras_internals.fit_call import (

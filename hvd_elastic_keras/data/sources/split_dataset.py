@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import tensorflow as tf
@@ -30,6 +30,7 @@ from hvd_elastic_keras.data.sources.element_draws import (
     draws_by_call,
     reason_to_stay,
 )
+from hvd_elastic_keras.data.sources.keyed_maps import KeyedMaps, ReadWholeError
 from hvd_elastic_keras.keras_internals import dataset_parts
 from hvd_elastic_keras.keras_internals.dataset_parts import in_order, parts_of
 from hvd_elastic_keras.keras_internals.tensorflow_names import is_op_determinism_enabled
@@ -81,10 +82,6 @@ class _Elements:
     taken: tuple[tf.data.Dataset, ...] = ()
 
 
-class _ReadWholeError(Exception):
-    """The maps of a dataset cannot be taken out. The text says why, if a map is the reason."""
-
-
 def split(dataset: tf.data.Dataset, seed: int, is_row_wise: Callable[[Any], bool]) -> SplitDataset:
     """Takes maps out of a dataset of batches.
 
@@ -104,7 +101,7 @@ def split(dataset: tf.data.Dataset, seed: int, is_row_wise: Callable[[Any], bool
     left = _left(dataset)
     try:
         found = _split_batches(dataset, seed, is_row_wise)
-    except _ReadWholeError as error:
+    except ReadWholeError as error:
         found, left = SplitDataset(None), str(error) or left
     if found.raw is not None and found.taken:
         found = _alike(found, found.raw, dataset, seed)
@@ -124,13 +121,13 @@ def _alike(
     """
     drawn = tuple(part for part in parts_of(rest) if draws_by_call(part))
     options, left = _options(dataset), _left(rest)
-    keyed = _KeyedMaps(drawn, seed + len(found.taken))
+    keyed = KeyedMaps(drawn, seed + len(found.taken))
 
     def of_pass(number: int) -> tf.data.Dataset:
         return keyed.of(rest, number).with_options(options)
 
     if drawn and all(map(can_draw_by_key, drawn)):
-        with contextlib.suppress(_ReadWholeError):
+        with contextlib.suppress(ReadWholeError):
             return dataclasses.replace(
                 found, raw=of_pass(0), of_pass=of_pass, drawn=drawn, left=left
             )
@@ -154,79 +151,6 @@ def _options(dataset: tf.data.Dataset) -> tf.data.Options:
     return options.merge(ordered)
 
 
-class _KeyedMaps:
-    """Makes pipelines again, with maps that draw random numbers by key.
-
-    Args:
-      drawn: these maps.
-    """
-
-    def __init__(self, drawn: Sequence[tf.data.Dataset], seed: int) -> None:
-        self._drawn = {id(part) for part in drawn}
-        self._seed = seed
-        self._functions: dict[int, Callable[..., Structure]] = {}
-        self._below: dict[int, tf.data.Dataset | None] = {}
-        """What lies below these maps: the same in all passes."""
-
-    def of(self, dataset: tf.data.Dataset, number: int) -> tf.data.Dataset:
-        """Returns the pipeline of a pass.
-
-        Raises:
-          _ReadWholeError: a part above such a map cannot be made again.
-        """
-        is_cache = dataset_parts.is_cache(dataset)
-        if is_cache or not any(id(part) in self._drawn for part in parts_of(dataset)):
-            if id(dataset) not in self._below:
-                self._below[id(dataset)] = self._cached(dataset) if is_cache else in_order(dataset)
-            made = self._below[id(dataset)]
-        elif (zipped := dataset_parts.zipped(dataset)) is not None:
-            parts = [self.of(part, number) for part in tf.nest.flatten(zipped)]
-            made = tf.data.Dataset.zip(tf.nest.pack_sequence_as(zipped, parts))
-        elif len(dataset._inputs()) != 1:
-            made = None
-        else:
-            below = self.of(dataset_parts.input_of(dataset), number)
-            if dataset_parts.is_map(dataset):
-                made = self._mapped(dataset, below, number)
-            else:
-                made = dataset_parts.remade(dataset, below)
-        if made is None:
-            raise _ReadWholeError
-        return made
-
-    def _cached(self, part: tf.data.Dataset) -> tf.data.Dataset:
-        """Returns a cache for all passes, which keeps what the first one gives."""
-        return dataset_parts.cached_like(part, self.of(dataset_parts.input_of(part), 0))
-
-    def _mapped(
-        self, part: tf.data.Dataset, below: tf.data.Dataset, number: int
-    ) -> tf.data.Dataset:
-        spec = dataset_parts.input_of(part).element_spec
-        if id(part) not in self._functions:
-            seed = self._seed + len(self._functions)
-            self._functions[id(part)] = _keyed_function(part, spec, seed)
-        function = self._functions[id(part)]
-
-        def call(index: tf.Tensor, element: Structure) -> Structure:
-            return function(element, tf.stack([tf.constant(number, tf.int64), index]))
-
-        calls = tf.data.AUTOTUNE if dataset_parts.is_parallel(part) else None
-        deterministic = None if calls is None else True
-        return below.enumerate().map(call, num_parallel_calls=calls, deterministic=deterministic)
-
-
-def _keyed_function(part: tf.data.Dataset, spec: Structure, seed: int) -> Callable[..., Structure]:
-    def call(element: Structure, key: tf.Tensor) -> Structure:
-        return dataset_parts.call_map(
-            part, lambda function, tensors: called_with_key(function, tensors, key, seed), element
-        )
-
-    function: Callable[..., Structure] = tf.function(
-        call, input_signature=[spec, KEY], autograph=False
-    )
-    return function
-
-
 def _split_batches(
     dataset: tf.data.Dataset, seed: int, is_row_wise: Callable[[Any], bool]
 ) -> SplitDataset:
@@ -235,7 +159,7 @@ def _split_batches(
     if dataset_parts.pads_batches(dataset):
         return SplitDataset(dataset)
     if len(dataset._inputs()) != 1:
-        raise _ReadWholeError
+        raise ReadWholeError
     found = _split_batches(dataset_parts.input_of(dataset), seed, is_row_wise)
     if dataset_parts.passes_elements_on(dataset):
         return found
@@ -245,7 +169,7 @@ def _split_batches(
         return dataclasses.replace(found, raw=dataset)
     raw = dataset_parts.chosen_like(dataset, found.raw) if found.taken else None
     if raw is None:  # for example, its elements may be no batches any more
-        raise _ReadWholeError
+        raise ReadWholeError
     return dataclasses.replace(found, raw=raw)
 
 
@@ -260,7 +184,7 @@ def _with_batch_map(
     if not reason and not (dense and is_row_wise(function.function)):
         reason = "may mix the rows of a batch"
     if reason:
-        raise _ReadWholeError(f"map(...) of batches {reason}")
+        raise ReadWholeError(f"map(...) of batches {reason}")
 
     def call(rows: Structure) -> Structure:
         return dataset_parts.call_map(

@@ -9,7 +9,7 @@ import keras
 import numpy as np
 import pytest
 
-from hvd_elastic_keras.data.sources.dataset_batches import PyDatasetBatches
+from hvd_elastic_keras.data.sources.py_dataset_batches import PyDatasetBatches
 
 SIZE = 5
 
