@@ -15,6 +15,7 @@ from typing import Any
 
 import keras
 import tensorflow as tf
+from tensorflow.python.framework.func_graph import func_graph_from_py_func
 
 from hvd_elastic_keras.common.errors import ConfigurationError, DataError
 from hvd_elastic_keras.keras_internals.model_errors import remedy
@@ -176,7 +177,11 @@ def _built_by_trace(model: keras.Model, batch_spec: Any) -> bool:
 
 
 def _is_traceable(step: Callable[[Any], Any], batch_spec: Any) -> bool:
-    """Traces a step, and says whether it could be traced."""
+    """Traces a step, and says whether it could be traced.
+
+    Not as a `tf.function`, which gives variables their values only after the whole trace: they
+    would have none if the trace failed.
+    """
     leaves = tf.nest.flatten(batch_spec)
 
     def call(*tensors: tf.Tensor) -> Any:
@@ -186,7 +191,7 @@ def _is_traceable(step: Callable[[Any], Any], batch_spec: Any) -> bool:
 
     try:
         specs = [leaf for leaf in leaves if leaf is not None]
-        tf.function(call, autograph=False).get_concrete_function(*specs)
+        func_graph_from_py_func("elastic_build", call, specs, {})
     except Exception:  # the user's code may raise anything; who builds otherwise finds the reason
         return False
     return True

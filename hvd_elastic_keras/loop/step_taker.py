@@ -89,5 +89,8 @@ class StepTaker:
 
     def metrics_or(self, logs: Logs) -> Logs:
         """Returns the logs of a finished phase, by Keras's rule `_get_metrics_result_or_logs`."""
-        results = python_logs(self._parts.model.get_metrics_result())
+        try:
+            results = python_logs(self._parts.model.get_metrics_result())
+        except ValueError:  # the step has never updated the metrics of `compile`
+            return logs
         return {name: results[name] for name in logs} if results.keys() == logs.keys() else logs

@@ -330,7 +330,7 @@ CASES = {
     "noise from stateless seeds": Case(small, augmented_stateless, surplus=True),
     "ragged sequences": Case(lambda: compiled(Ragged()), ragged),
     "sparse numbers": Case(sparse_classifier, sparse),
-    "buckets of sequences": Case(read_by_rnn, bucketed, surplus=True),
+    "buckets of sequences": Case(read_by_rnn, bucketed, told="how many batches", surplus=True),
     "numbers of double precision": Case(
         lambda: regressor(layers.Dense(4, dtype="float64")),
         arrays(X.astype("float64"), TARGETS.astype("float64")),
