@@ -51,8 +51,14 @@ def pytest_runtest_protocol() -> Generator[None, object, object]:
     return (yield)
 
 
+@pytest.fixture(autouse=True)
+def nothing_of_other_tests_is_told() -> None:
+    """Forgets notices that nobody has shown: the next `fit` of this process would show them."""
+    notices.report_to(None)
+
+
 @pytest.fixture
-def told() -> Iterator[list[str]]:
+def told(nothing_of_other_tests_is_told: None) -> Iterator[list[str]]:
     """The notices of a test."""
     found: list[str] = []
     notices.report_to(lambda notice: found.append(notice.text))
