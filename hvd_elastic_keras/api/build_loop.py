@@ -76,7 +76,7 @@ def build_loop(
         SameWeights(
             reporter, communicator, state.variables.values, options.check_weights_every_n_steps
         ),
-        prepared.rounds,
+        prepared.reset_calls,
         *([LedgerNotes(auditor)] if auditor else []),
         StartNotices(reporter, to_tell, training.callbacks.unsendable_warning),
         StepRecords(

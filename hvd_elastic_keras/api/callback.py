@@ -361,10 +361,8 @@ def _validation_input(
 def _reader(call: FitCall, schedule: Schedule, reader: Reader, alone: bool) -> FitReader:
     """Describes how the training, or the evaluation, reads its data."""
     trains = reader is Reader.TRAINING
-    training, evaluation = (
-        Passes(call.steps_per_epoch),
-        Passes(call.validation_steps, goes_on=False),
-    )
+    training = Passes(call.steps_per_epoch)
+    evaluation = Passes(call.validation_steps, goes_on=False)
     first = schedule.initial_epoch
     other = evaluation if trains else training
     in_turns = are_one(call.adapter, call.validation) or (

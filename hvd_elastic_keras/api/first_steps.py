@@ -27,6 +27,8 @@ from hvd_elastic_keras.keras_internals.model_errors import UNKNOWN_SIZE, remedy
 from hvd_elastic_keras.observe.notices import notices
 
 TRIED_EXAMPLES = 32
+TRAINING_DATA, VALIDATION_DATA = "the training data", "the validation data"
+"""Names of the data, for messages."""
 
 
 def try_first_examples(model: keras.Model, source: Input, name: str) -> None:
@@ -156,9 +158,6 @@ def _pairs(text: str) -> Iterator[tuple[int, int]]:
     for pattern in _PAIRS_OF_SIZES:
         for match in re.finditer(pattern, text):
             yield int(match[1]), int(match[2])
-
-
-TRAINING_DATA, VALIDATION_DATA = "the training data", "the validation data"
 
 
 @contextlib.contextmanager

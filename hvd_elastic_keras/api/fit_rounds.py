@@ -24,14 +24,14 @@ class Prepared:
     Attributes:
       data: the objects that the user gave as data.
       function: the model's `train_function`; `compile` replaces it by another one.
-      rounds: calls the user's functions for changes of the membership.
+      reset_calls: calls the user's functions for changes of the membership.
     """
 
     model: keras.Model
     runners: list[PhaseRunner]
     state: RunState
     callbacks: CallbackRunner
-    rounds: Observer
+    reset_calls: Observer
     data: tuple[Any, ...] = ()
     function: Any = None
 

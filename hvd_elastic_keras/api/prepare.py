@@ -175,7 +175,7 @@ class _UserRounds(Observer):
         self._size = 0
 
     def on_round(self, entered: Round) -> None:
-        """Calls reset callbacks before newcomers get the state, which they may change."""
+        """Calls reset callbacks before newcomers get the state: what they change is part of it."""
         size = entered.place.size
         old, self._size = self._size, size
         if old:

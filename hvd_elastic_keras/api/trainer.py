@@ -7,7 +7,11 @@ from pathlib import Path
 
 import keras
 
-from hvd_elastic_keras.api.first_steps import try_first_examples
+from hvd_elastic_keras.api.first_steps import (
+    TRAINING_DATA,
+    VALIDATION_DATA,
+    try_first_examples,
+)
 from hvd_elastic_keras.api.fit_in_elastic_run import rounds_of_fit
 from hvd_elastic_keras.api.prepare import explain_step
 from hvd_elastic_keras.api.train import train
@@ -34,9 +38,6 @@ from hvd_elastic_keras.state.checkpoint.remote import checkpoints_of
 from hvd_elastic_keras.step import deterministic_step
 from hvd_elastic_keras.worker.membership import Membership
 from hvd_elastic_keras.worker.session import Session
-
-TRAINING_DATA = "the training data"
-VALIDATION_DATA = "the validation data"
 
 
 class Trainer:

@@ -134,9 +134,9 @@ class Observer:
     """Watches a training. All methods of this base class do nothing.
 
     The methods are called on all workers of a round, in the thread that trains. All workers wait
-    while a method runs. An observer neither directs the training nor changes its state. An error in
-    a method ends the training. A method may raise `CollectiveFailedError` only if all workers take
-    part in the same collective.
+    while a method runs. An observer neither directs the training nor changes its state (but
+    functions of the user that it calls may). An error in a method ends the training. A method may
+    raise `CollectiveFailedError` only if all workers take part in the same collective.
     """
 
     root_only: ClassVar[bool] = False

@@ -236,8 +236,9 @@ class TracedStep:
         self, num_rows: int, *, whole: bool = False, captured: CapturedStep | None = None
     ) -> Analysis:
         try:
-            rounds = self.options.compression != NO_COMPRESSION
-            found = analysed(captured or self.captured, num_rows, whole=whole, rounds=rounds)
+            half = self.options.compression != NO_COMPRESSION
+            step = captured or self.captured
+            found = analysed(step, num_rows, whole=whole, half_gradients=half)
         except NotPartitionedError as error:
             raise ConfigurationError(
                 f"The step of this model cannot be shared by several workers: {error}. Train it "

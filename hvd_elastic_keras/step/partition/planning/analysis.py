@@ -41,7 +41,7 @@ MOST_WALKS = 4
 
 
 def analysed(
-    captured: CapturedStep, num_rows: int, *, whole: bool = False, rounds: bool = False
+    captured: CapturedStep, num_rows: int, *, whole: bool = False, half_gradients: bool = False
 ) -> Analysis:
     """Plans how several workers take a step.
 
@@ -49,7 +49,7 @@ def analysed(
       num_rows: the largest number of rows of a batch. Bytes are compared for this number.
       whole: whether every worker gathers the batch and computes all of it. Such a plan also holds
         for batches of one row.
-      rounds: whether gradients travel in 16 bits.
+      half_gradients: whether gradients travel in 16 bits.
 
     Raises:
       NotPartitionedError: the step has operations that cannot be the same on all workers.
@@ -68,7 +68,7 @@ def analysed(
     found = Analysis(plan, most_rows, first, tuple(collectives), tuple(walk.whole))
     found = with_late_sums(found)
     found = dataclasses.replace(found, plan=without_unused_copies(found.plan))
-    if not rounds:
+    if not half_gradients:
         return found
     return dataclasses.replace(found, rounded=gradients_of(captured, found.plan))
 
