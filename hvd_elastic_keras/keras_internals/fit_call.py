@@ -34,9 +34,21 @@ FIT_CODE = inspect.unwrap(TensorFlowTrainer.fit).__code__
 BATCH_END_GETS_LAST_STEP = "end_step" in FIT_CODE.co_varnames
 """Whether the batch-end hook gets the number of the last step, with `steps_per_execution`. In older
 releases (3.8), it gets the number of the first one."""
-NAMES = ("self", "epoch_iterator", "callbacks", "initial_epoch", "epochs", "verbose", "batch_size")
-NAMES += ("x", "y", "validation_data", "validation_batch_size", "validation_steps")
-NAMES += ("validation_freq",)
+NAMES = (
+    "self",
+    "epoch_iterator",
+    "callbacks",
+    "initial_epoch",
+    "epochs",
+    "verbose",
+    "batch_size",
+    "x",
+    "y",
+    "validation_data",
+    "validation_batch_size",
+    "validation_steps",
+    "validation_freq",
+)
 """Local variables of `fit` that must be there."""
 TERMS = ("epochs", "initial_epoch", "steps_per_epoch", "validation_steps", "validation_freq")
 """Arguments of `fit` that say how long it trains."""
