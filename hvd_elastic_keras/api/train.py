@@ -103,6 +103,7 @@ def _train_inside(training: Training, inside: RoundInside) -> None:
         prepared, told_of_steps = prepare(training, inside)
     before, prepared.callbacks = prepared.callbacks, training.callbacks
     prepared.state.hand_over(training.callbacks, training.user)
+    prepared.state.paths = training.callbacks.paths
     inside.take_up(prepared.state)
     training.callbacks.succeed(before)
     told = open_to(inside)

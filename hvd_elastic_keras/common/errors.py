@@ -7,6 +7,7 @@ for people: name and first lines, without the pages of advice after them.
 from __future__ import annotations
 
 import contextlib
+import itertools
 import math
 import re
 import sys
@@ -220,7 +221,8 @@ def _cut(lines: Sequence[str]) -> list[str]:
     """Returns the first lines of a message, without code examples and stacks of operations."""
     first, *others = lines
     if first.endswith(IN_USER_CODE):  # AutoGraph indents its whole message; the error is its end
-        return [first, *others[-MOST_MESSAGE_LINES:]]
+        own = list(itertools.takewhile(lambda line: line.startswith(" "), others))
+        return [first, *own[-MOST_MESSAGE_LINES:]]
     found = [first, *(line for line in others if line.strip() and not line.startswith(" "))]
     if len(found) > MOST_MESSAGE_LINES:
         return [*found[:MOST_MESSAGE_LINES], MORE]

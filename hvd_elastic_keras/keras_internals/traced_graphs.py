@@ -191,7 +191,7 @@ def _plain(value: Any) -> Any:
 
 
 @contextlib.contextmanager
-def inlined_functions() -> Iterator[None]:
+def inlined_functions(*, xla_too: bool = False) -> Iterator[None]:
     """Calls the Python code of each `tf.function`, converted by AutoGraph as usual.
 
     Functions for XLA stay as they are: Keras has them for operations that a CPU cannot do without
@@ -199,10 +199,13 @@ def inlined_functions() -> Iterator[None]:
 
     Only calls in the present thread change. Each call traces the code anew: no earlier trace is
     used.
+
+    Args:
+      xla_too: whether to call the code of functions for XLA, too. What is traced cannot be run.
     """
 
     def inlined(original: Callable[..., Any], function: Any, *args: Any, **kwargs: Any) -> Any:
-        if function._jit_compile:
+        if function._jit_compile and not xla_too:
             return original(function, *args, **kwargs)
         options = function._experimental_autograph_options
         code, status = function.python_function, ag_ctx.Status.DISABLED

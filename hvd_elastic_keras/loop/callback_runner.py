@@ -38,7 +38,7 @@ WRITERS = (
     RootCallback,
 )
 """Callbacks that only have an effect outside of the process."""
-PATHS = {
+WRITTEN_TO = {
     keras.callbacks.ModelCheckpoint: "filepath",
     keras.callbacks.CSVLogger: "filename",
     keras.callbacks.TensorBoard: "log_dir",
@@ -111,11 +111,13 @@ class CallbackRunner:
         """Names of callbacks that write for all workers, with the paths that they write to."""
         found = []
         for callback in self._callbacks:
-            for kind, name in PATHS.items():
+            for kind, name in WRITTEN_TO.items():
                 path = getattr(callback, name, None)
                 each = kind is keras.callbacks.ModelCheckpoint and keras_saving.is_own(path)
                 if isinstance(callback, kind) and isinstance(path, str | os.PathLike) and not each:
-                    found.append((type(callback).__name__, os.path.abspath(path)))
+                    text = os.fspath(path)
+                    shown = text if "://" in text else os.path.abspath(text)
+                    found.append((type(callback).__name__, shown))
         return found
 
     @property

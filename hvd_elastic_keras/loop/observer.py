@@ -127,7 +127,7 @@ class EndedEpoch:
     cursor: Cursor
     logs: Logs
     is_last: bool
-    shown: Logs = dataclasses.field(default_factory=dict)
+    shown: Logs
 
 
 class Observer:

@@ -107,11 +107,7 @@ class Pages:
                 f"The log of worker {name!r} was requested, which does not exist. Ask for a worker "
                 "of GET /v1/status."
             )
-        with path.open("rb") as file:
-            begin = max(0, file.seek(0, os.SEEK_END) - LOG_BYTES)
-            file.seek(begin)
-            text = file.read(LOG_BYTES).decode(errors="replace")
-        return web.Response(text=text.partition("\n")[2] if begin else text)
+        return web.Response(text=await asyncio.to_thread(_end_of, path))
 
     async def _stream(self, request: web.Request) -> web.StreamResponse:
         """Answers with server-sent events: first all that has happened, then what happens."""
@@ -164,6 +160,16 @@ def _file(name: str) -> Callable[[web.Request], Awaitable[web.Response]]:
         return web.Response(body=report_page.web_file(name), headers=headers)
 
     return answer
+
+
+def _end_of(path: Path) -> str:
+    """Returns the last lines of a log; a line that is drawn again and again (tqdm) as several."""
+    with path.open("rb") as file:
+        begin = max(0, file.seek(0, os.SEEK_END) - LOG_BYTES)
+        file.seek(begin)
+        text = file.read(LOG_BYTES).decode(errors="replace").replace("\r", "\n")
+    cut = text.find("\n") + 1 if begin else 0
+    return text[cut:]
 
 
 def exposition(status: JobStatus, course: JobCourse) -> bytes:

@@ -40,10 +40,10 @@ COLLECTIVES = "collectives"
 PATHS = "paths"
 """Name of the paths to which the root's callbacks write, among these states."""
 OTHER_PATHS = (
-    "warning: {} write to paths that differ from worker to worker: is a time, a random number or a "
-    "temporary directory part of them? Only one worker writes (now to {}): code after fit finds "
-    "the files in that worker only, and another worker that takes over begins others. Use the same "
-    "paths in all workers (docs/scripts.md)"
+    "warning: callbacks write to paths that differ from worker to worker ({}): is a time, a random "
+    "number or a temporary directory part of them? Only one worker writes (now to {}): code after "
+    "fit finds the files in that worker only, and another worker that takes over begins others. "
+    "Use the same paths in all workers (docs/scripts.md)"
 )
 ROOT = StateOrigin("The state of rank 0", "All workers must run the same script.")
 
@@ -222,7 +222,7 @@ class RunState:
         """Warns if the root's callbacks write elsewhere than the callbacks of this worker."""
         of_root = [tuple(pair) for pair in state.get(PATHS, ())]
         if different := [other for other in of_root if other not in self.paths]:
-            names = " and ".join(name for name, _ in different)
+            names = ", ".join(dict.fromkeys(name for name, _ in different))
             notices.tell(OTHER_PATHS.format(names, different[0][1]))
 
     def _is_level(self, state: dict[str, Any]) -> bool:

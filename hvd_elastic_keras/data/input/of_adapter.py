@@ -227,16 +227,16 @@ def _tell_of_unknown_length(dataset: tf.data.Dataset, reader: FitReader) -> None
         return
     seen_by = []
     if reader.reader is Reader.TRAINING and reader.epochs > 1:
-        seen_by += ["Adam", "learning rate schedules"]
-    shapes = [leaf.shape for leaf in tf.nest.flatten(dataset.element_spec)]
-    if any(shape.rank and shape[0] is not None for shape in shapes):
+        seen_by += ["the bias correction of Adam", "learning rate schedules"]
+    shape = getattr(tf.nest.flatten(dataset.element_spec)[0], "shape", tf.TensorShape(None))
+    if shape.rank and shape[0] is not None:
         # With `drop_remainder=True` a graph has the size of a batch as a constant.
         seen_by += ["the means of losses and metrics"]
     if seen_by:
         notices.tell(
             f"{reader.name}: TensorFlow does not know how many batches this dataset has. At the "
-            "end of each epoch, plain fit counts a step that it does not take, which changes "
-            f"{' and '.join(seen_by)}; this job counts steps that are taken. "
+            "end of each epoch, plain fit counts a step that it does not take, also in "
+            f"{', '.join(seen_by)}. This job counts steps that are taken. "
             "dataset.apply(tf.data.experimental.assert_cardinality(n)) makes both the same."
         )
 

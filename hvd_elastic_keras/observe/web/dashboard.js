@@ -14,7 +14,7 @@ let course = new Course();
 let newest = null;
 let drawing = false;
 let shownChange = 0;
-let logOf = "";
+let logNumber = 0;
 const charts = new Map();
 
 // --- the launcher ----------------------------------------------------------------------
@@ -114,7 +114,7 @@ function sure(what) {
 
 function offer() {
   byId("close-log").onclick = () => {
-    logOf = "";
+    logNumber += 1;
     byId("log").hidden = true;
   };
   byId("add").onclick = () => change("v1/workers", { add: 1 });
@@ -244,20 +244,20 @@ function logButton(worker) {
 
 /** Shows the end of a worker's log until another one is asked for; again and again while the job runs. */
 async function showLog(workerId) {
-  logOf = workerId;
+  const mine = ++logNumber;
   byId("log").hidden = false;
   byId("log-of").textContent = `Log of ${workerId}`;
   byId("log-lines").textContent = "";
-  while (logOf === workerId) {
+  while (mine === logNumber) {
     const lines = byId("log-lines");
     const atEnd = lines.scrollTop + lines.clientHeight >= lines.scrollHeight - 1;
     try {
       const answer = await ask(`v1/log?worker_id=${encodeURIComponent(workerId)}`);
       const text = answer.ok ? await answer.text() : (await answer.json()).text;
-      if (logOf !== workerId) return;
+      if (mine !== logNumber) return;
       lines.textContent = text;
     } catch {
-      // The launcher does not answer: the last lines stay.
+      if (!lines.textContent) lines.textContent = "The launcher does not answer.";
     }
     if (atEnd) lines.scrollTop = lines.scrollHeight;
     if (newest.over) return;

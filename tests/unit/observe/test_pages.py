@@ -107,9 +107,19 @@ def test_the_end_of_a_log_has_whole_lines(master: IdleMaster, tmp_path: Path) ->
     assert found == lines[-len(found) :]
 
 
-@pytest.mark.parametrize("worker", ["w9", "", "../events", "..%2Fmaster", "w0%00", "w٣"])
+def test_a_line_that_is_drawn_again_and_again_is_shown(master: IdleMaster, tmp_path: Path) -> None:
+    logs = tmp_path / "logs"
+    logs.mkdir(exist_ok=True)
+    (logs / "w0.log").write_text("".join(f"{n} of 5000 steps\r" for n in range(5000)))
+    _, body = master.call("GET", "/v1/log?worker_id=w0")
+    assert body.decode().splitlines()[-2:] == ["4998 of 5000 steps", "4999 of 5000 steps"]
+
+
+@pytest.mark.parametrize("worker", ["w9", "", "../events", "..%2Fevents", "w0 ", "w٣", "keeper"])
 def test_no_other_file_is_a_log(master: IdleMaster, tmp_path: Path, worker: str) -> None:
-    (tmp_path / "events.log").write_text("secret")
+    (tmp_path / "logs").mkdir(exist_ok=True)
+    for name in ("../events", "w0 ", "w٣", "keeper"):
+        (tmp_path / "logs" / f"{name}.log").write_text("secret")
     status, body = master.call("GET", f"/v1/log?worker_id={quote(worker, safe='%')}")
     assert status == 400
     assert b"which does not exist" in body
