@@ -22,7 +22,8 @@ import tensorflow as tf
 from hvd_elastic_keras.common.errors import ConfigurationError, DataError, ElasticError
 from hvd_elastic_keras.data.examples import structure
 from hvd_elastic_keras.data.input.interfaces import Input
-from hvd_elastic_keras.keras_internals.model_building import describe, first_sentence, has_own_step
+from hvd_elastic_keras.keras_internals.build_by_trace import has_own_step
+from hvd_elastic_keras.keras_internals.model_building import describe, first_sentence
 from hvd_elastic_keras.keras_internals.model_errors import UNKNOWN_SIZE, remedy
 from hvd_elastic_keras.observe.notices import notices
 

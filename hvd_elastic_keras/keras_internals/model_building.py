@@ -6,25 +6,26 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
-import functools
 import inspect
 import itertools
 import re
-from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import keras
 import tensorflow as tf
 
 from hvd_elastic_keras.common.errors import ConfigurationError, DataError
+from hvd_elastic_keras.keras_internals.build_by_trace import (
+    built_by_trace,
+    has_own_step,
+    nothing_applied,
+)
 from hvd_elastic_keras.keras_internals.model_errors import remedy
 from hvd_elastic_keras.keras_internals.model_variables import (
     layers_of,
     optimizers_of,
     variables_of,
 )
-from hvd_elastic_keras.keras_internals.traced_graphs import inlined_functions
 
 LONGEST_MESSAGE = 400
 """The most characters that are quoted: a message may list all labels of a batch."""
@@ -33,8 +34,6 @@ MOST_ATTEMPTS = 16
 
 _METRICS_BUILT_EARLY = "_elastic_built_early"
 """Attribute of the metrics given to `compile`: plain Keras would build them in the first step."""
-_TRACED = "_elastic_traced"
-"""Attribute of a model: what a trace of its step has built."""
 
 
 def check_compiled(model: Any) -> None:
@@ -143,7 +142,7 @@ def build(
     had_metrics = _has_built_metrics(model)
     evaluates = evaluates and batch is not None
     traced = has_own_step(model) and not model.run_eagerly
-    traced = traced and _built_by_trace(model, batch_spec, evaluates=evaluates)
+    traced = traced and built_by_trace(model, batch_spec, evaluates=evaluates)
     if not traced or batch is None:
         _build_by_call(model, batch_spec, batch)
     note_metrics_built_early(model, had_metrics)
@@ -155,81 +154,6 @@ def build(
 
 def _has_built_metrics(model: keras.Model) -> bool:
     return model._compile_metrics is not None and bool(model._compile_metrics.built)
-
-
-def _built_by_trace(model: keras.Model, batch_spec: Any, *, evaluates: bool) -> bool:
-    """Lets a trace of `train_step` make all variables, as in plain Keras. Says whether it could.
-
-    Args:
-      evaluates: whether a trace of `test_step` follows.
-    """
-    known = _Traced.of(model, batch_spec, evaluates)
-    if known.is_same(getattr(model, _TRACED, None)):  # an earlier `fit` has done it
-        return True
-    applied: dict[int, tuple[Any, list[Any]]] = {}
-    with _nothing_applied(optimizers_of(model), applied, traces=True):
-        traced = _is_traceable(model.train_step, batch_spec)
-        if traced and evaluates:
-            traced = _is_traceable(model.test_step, batch_spec)
-    model._clear_losses()  # those of the trace
-    if traced:
-        for optimizer, variables in applied.values():
-            if not optimizer.built:
-                optimizer.build(variables)
-        object.__setattr__(model, _TRACED, _Traced.of(model, batch_spec, evaluates))
-    return traced
-
-
-@dataclasses.dataclass(frozen=True)
-class _Traced:
-    """What a model was when its step was traced. Another `compile` brings other objects."""
-
-    objects: tuple[Any, ...]
-    numbers: tuple[Any, ...]
-
-    @classmethod
-    def of(cls, model: keras.Model, batch_spec: Any, evaluates: bool) -> _Traced:
-        objects = (*optimizers_of(model), model._compile_metrics, model._compile_loss)
-        counts = len(layers_of(model)), len(model.variables)
-        return cls(objects, (*counts, repr(batch_spec), evaluates))
-
-    def is_same(self, other: _Traced | None) -> bool:
-        if other is None or len(self.objects) != len(other.objects):
-            return False
-        pairs = zip(self.objects, other.objects, strict=True)
-        return self.numbers == other.numbers and all(one is two for one, two in pairs)
-
-
-def _is_traceable(step: Callable[[Any], Any], batch_spec: Any) -> bool:
-    """Traces a step, and says whether it could be traced.
-
-    TensorFlow gives variables their values only after the whole trace. If it fails, they get them
-    here: a layer that holds them is built.
-    """
-    leaves = tf.nest.flatten(batch_spec)
-    made: list[tuple[tf.Variable, Any]] = []
-
-    def note(next_creator: Callable[..., tf.Variable], **arguments: Any) -> tf.Variable:
-        made.append((next_creator(**arguments), arguments["initial_value"]))
-        return made[-1][0]
-
-    def call(*tensors: tf.Tensor) -> Any:
-        left = iter(tensors)
-        batch = [None if leaf is None else next(left) for leaf in leaves]
-        with tf.variable_creator_scope(note):
-            return step(tf.nest.pack_sequence_as(batch_spec, batch))
-
-    try:
-        specs = [leaf for leaf in leaves if leaf is not None]
-        tf.function(call, autograph=False).get_concrete_function(*specs)
-    except Exception:  # the user's code may raise anything; who builds otherwise finds the reason
-        for variable, value in made:
-            if not variable.is_initialized():
-                known = value() if callable(value) else tf.get_static_value(value)
-                if known is not None:
-                    variable.assign(known)
-        return False
-    return True
 
 
 def _build_by_call(model: keras.Model, batch_spec: Any, batch: Any) -> None:
@@ -264,11 +188,6 @@ def _build_by_call(model: keras.Model, batch_spec: Any, batch: Any) -> None:
             metric.reset_state()
 
 
-def has_own_step(model: keras.Model) -> bool:
-    """Whether a model has its own `train_step`, which alone knows what becomes of a batch."""
-    return type(model).train_step is not keras.Model.train_step
-
-
 def _check_own_step(model: keras.Model, batch: Any, keras_says: str) -> None:
     """Lets `train_step` make missing variables, with a whole batch. Weights keep their values.
 
@@ -276,7 +195,7 @@ def _check_own_step(model: keras.Model, batch: Any, keras_says: str) -> None:
       DataError: `train_step` cannot take the batch either.
     """
     try:
-        with variables_of(model).unchanged(), _nothing_applied(optimizers_of(model)):
+        with variables_of(model).unchanged(), nothing_applied(optimizers_of(model)):
             model.train_step(batch)
     except ConfigurationError:
         raise
@@ -333,51 +252,10 @@ def _build_by_step(model: keras.Model, batch: Any) -> None:
         for _ in range(MOST_ATTEMPTS):
             before = len(model.variables) + len(model.metrics_variables)
             scope = keras.StatelessScope(collect_losses=True)
-            with contextlib.suppress(Exception), _nothing_applied(optimizers_of(model)), scope:
+            with contextlib.suppress(Exception), nothing_applied(optimizers_of(model)), scope:
                 model.train_step(batch)
             if len(model.variables) + len(model.metrics_variables) == before:
                 return
-
-
-@contextlib.contextmanager
-def _nothing_applied(
-    optimizers: Iterable[Any],
-    applied: dict[int, tuple[Any, list[Any]]] | None = None,
-    *,
-    traces: bool = False,
-) -> Iterator[None]:
-    """Makes optimizers apply nothing in a `with` block, also in `tf.function`s of the step.
-
-    Args:
-      applied: notes each optimizer with the variables that it was first given, by its id.
-      traces: whether the block only traces. Functions for XLA are then called as Python code, too:
-        else they would keep a trace that applies nothing.
-    """
-    noted = {} if applied is None else applied
-
-    def note(optimizer: Any, grads: Any, trainable_variables: Any = None) -> None:
-        if trainable_variables is not None and list(grads):
-            noted.setdefault(id(optimizer), (optimizer, list(trainable_variables)))
-
-    with contextlib.ExitStack() as stack:
-        for optimizer in optimizers:
-            stack.enter_context(_attribute(optimizer, "apply", functools.partial(note, optimizer)))
-        stack.enter_context(inlined_functions(xla_too=traces))
-        yield
-
-
-@contextlib.contextmanager
-def _attribute(owner: Any, name: str, value: Any) -> Iterator[None]:
-    """Gives an object another attribute in a `with` block; the user may have set one before."""
-    before = vars(owner).get(name)
-    object.__setattr__(owner, name, value)
-    try:
-        yield
-    finally:
-        if before is None:
-            object.__delattr__(owner, name)
-        else:
-            object.__setattr__(owner, name, before)
 
 
 def describe(element_spec: Any) -> str:
