@@ -15,7 +15,7 @@ from hvd_elastic_keras.common import files, goodput
 from hvd_elastic_keras.common.errors import error_in, nonfinite_losses
 from hvd_elastic_keras.master.controller import Controller
 from hvd_elastic_keras.master.job_end import JobResult
-from hvd_elastic_keras.observe import output
+from hvd_elastic_keras.observe import output, report_page, timeline
 from hvd_elastic_keras.observe.console import Console, counted
 
 EXIT_FAILED = 1
@@ -57,6 +57,39 @@ def conclude(console: Console, request: JobRequest, result: JobResult, signals: 
     length = f"{result.training} trainings, the last of {steps}" if several else steps
     console.line(f"finished after {length}; results: {job_dir}")
     return 0
+
+
+def write_up(request: JobRequest, console: Console) -> None:
+    """Writes the timeline and the report of a job that has ended, if they are wanted."""
+    if request.timeline:
+        _write_timeline(request.timeline, request.job_dir, console)
+    if request.report:
+        _write_report(request.job_dir, console)
+
+
+def _write_timeline(target: Path, job_dir: Path, console: Console) -> None:
+    """Writes the timeline at the end of a job; an error is only a warning."""
+    try:
+        rounds = timeline.write_merged(job_dir, target)
+    except OSError as error:
+        console.line(
+            f"warning: the timeline cannot be written to {job_directory.shown(target)}: {error}"
+        )
+        return
+    console.info(f"timeline of {counted(rounds, 'round')}: {job_directory.shown(target)}")
+
+
+def _write_report(job_dir: Path, console: Console) -> None:
+    """Writes the report at the end of a job; an error is only a warning."""
+    target = job_dir / files.REPORT
+    try:
+        report_page.write(job_dir, target)
+    except OSError as error:
+        console.line(
+            f"warning: the report cannot be written to {job_directory.shown(target)}: {error}"
+        )
+        return
+    console.info(f"report: {job_directory.shown(target)}")
 
 
 def _not_finite(job_dir: Path) -> list[str]:

@@ -165,7 +165,7 @@ def check_checkpoint_dir(request: JobRequest) -> None:
     """Raises `ConfigurationError` if another running job writes its checkpoints there."""
     directory, identity = request.options.checkpoint_dir, request.job_dir / files.JOB_ID
     if directory and "://" not in directory:
-        job_id = identity.read_text().strip() if identity.exists() else ""
+        job_id = files.read_job_id(request.job_dir) if identity.exists() else ""
         ownership.check_free(Path(directory), job_id)
 
 

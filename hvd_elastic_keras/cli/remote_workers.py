@@ -240,7 +240,7 @@ async def run_in_pods(
     """
     job_dir = request.job_dir
     endpoint = files.read_endpoint(job_dir)
-    settings = pods.settings(request.name, _job_id(job_dir))
+    settings = pods.settings(request.name, files.read_job_id(job_dir))
     token = endpoint.for_joiners
     try:
         owner = await asyncio.to_thread(put_secret, pods.cluster, settings, token, pods.owner)
@@ -273,7 +273,3 @@ async def run_in_pods(
     )
     launcher.start()
     return await controller.run(local, request.name, training, launcher)
-
-
-def _job_id(job_dir: Path) -> str:
-    return (job_dir / files.JOB_ID).read_text().strip()

@@ -10,6 +10,7 @@ import secrets
 import shutil
 import tempfile
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
@@ -40,8 +41,7 @@ from hvd_elastic_keras.launchers.local import LocalLauncher
 from hvd_elastic_keras.master.controller import Controller
 from hvd_elastic_keras.master.http import certificate
 from hvd_elastic_keras.master.journal import Term
-from hvd_elastic_keras.observe import report_page, timeline
-from hvd_elastic_keras.observe.console import Console, counted
+from hvd_elastic_keras.observe.console import Console
 from hvd_elastic_keras.observe.job_course import JobCourse
 from hvd_elastic_keras.observe.live_console import console_for
 from hvd_elastic_keras.observe.pages import Pages
@@ -119,52 +119,18 @@ async def _run_accepted(
     file_limits = open_files.raise_limit()
     if too_few := open_files.too_few_for(request.job.max_workers):
         console.line(too_few)
-    description = _description(request)
-    curves_for = curves.asked_for if request.options.tensorboard else curves.beside_users
     with refused_on_full_disk(job_dir):
-        course = JobCourse.of(job_dir)
-        controller = Controller(
-            request.job,
-            job_dir,
-            console,
-            term,
-            _first_worker_number(job_dir),
-            token=endpoint.token if endpoint else request.token,
-            host=KUBERNETES if request.pods else LOCALHOST,
-            all_output=request.all_output,
-            description=description,
-            listeners=[course.hear, console.hear, curves_for(job_dir, console)],
-            extended_by=[lambda core: Pages(course, core.status, job_dir / files.LOGS)],
-            prepared=server.ready if server else None,
-        )
+        controller = _controller(request, console, term, endpoint, server)
         if request.tls and endpoint is None:
             certificate.make(job_dir)
         fingerprint = certificate.fingerprint_in(job_dir) if request.tls else ""
         await _listen(controller, request.address, endpoint, fingerprint)
-    if not (request.tls or host_port.is_loopback(request.address.bind)):
-        console.line(UNPROTECTED)
-    if request.dashboard:
-        console.info(f"dashboard: {files.read_endpoint(job_dir).dashboard}")
-    if request.job.awaits_joiners and not request.hosts:
-        console.info(how_to_join(controller.address, job_dir))
+    _tell_how_to_reach(request, controller, console)
     launcher = LocalLauncher(
         lambda _: request.worker_command,
         job_dir / files.LOGS,
         job_dir / files.WORKERS,
-        lambda worker_id: env.WorkerEnvironment(
-            master=controller.address,
-            token=controller.token,
-            fingerprint=fingerprint,
-            worker_id=worker_id,
-            job_dir=str(job_dir),
-            iface=request.network_interface,
-            hostname=LOCALHOST,
-            slot=controller.state.workers[worker_id].slot,
-            master_timeout_s=request.job.master_timeout_s,
-            timeline_dir=str(job_dir / files.TIMELINES) if request.timeline else "",
-            options=request.asked,
-            job_id=description.job_id,
-        ),
+        lambda worker_id: _worker_environment(request, controller, fingerprint, worker_id),
         controller.on_output,
         variables=request.worker_variables,
         file_limits=file_limits,
@@ -172,21 +138,81 @@ async def _run_accepted(
         warn=console.line,
     )
     signals = conclusion.stop_on_signals(controller)
-    training = dataclasses.asdict(request.spec.training) if request.spec else {}
-    if training:
-        training |= msgspec.structs.asdict(request.options)
-        training["micro_batch_size"] = request.micro_batch_size
     removed = asyncio.create_task(_end_if_removed(job_dir, console, controller))
     try:
-        result = await run_on_hosts(controller, launcher, request, console, training)
+        settings = _training_settings(request)
+        result = await run_on_hosts(controller, launcher, request, console, settings)
     finally:
         removed.cancel()
     _remove_unfinished_checkpoints(job_dir)
-    if request.timeline:
-        _write_timeline(request.timeline, job_dir, console)
-    if request.report:
-        _write_report(job_dir, console)
+    conclusion.write_up(request, console)
     return conclude(console, request, result, signals)
+
+
+def _controller(
+    request: JobRequest,
+    console: Console,
+    term: Term,
+    endpoint: control.Endpoint | None,
+    server: ForkServer | None,
+) -> Controller:
+    job_dir = request.job_dir
+    curves_for = curves.asked_for if request.options.tensorboard else curves.beside_users
+    course = JobCourse.of(job_dir)
+    return Controller(
+        request.job,
+        job_dir,
+        console,
+        term,
+        _first_worker_number(job_dir),
+        token=endpoint.token if endpoint else request.token,
+        host=KUBERNETES if request.pods else LOCALHOST,
+        all_output=request.all_output,
+        description=_description(request),
+        listeners=[course.hear, console.hear, curves_for(job_dir, console)],
+        extended_by=[lambda core: Pages(course, core.status, job_dir / files.LOGS)],
+        prepared=server.ready if server else None,
+    )
+
+
+def _tell_how_to_reach(request: JobRequest, controller: Controller, console: Console) -> None:
+    """Shows the addresses that people need, and a warning if others can read what passes there."""
+    if not (request.tls or host_port.is_loopback(request.address.bind)):
+        console.line(UNPROTECTED)
+    if request.dashboard:
+        console.info(f"dashboard: {files.read_endpoint(request.job_dir).dashboard}")
+    if request.job.awaits_joiners and not request.hosts:
+        console.info(how_to_join(controller.address, request.job_dir))
+
+
+def _worker_environment(
+    request: JobRequest, controller: Controller, fingerprint: str, worker_id: str
+) -> env.WorkerEnvironment:
+    """Returns the settings of a worker on this host."""
+    job_dir = request.job_dir
+    return env.WorkerEnvironment(
+        master=controller.address,
+        token=controller.token,
+        fingerprint=fingerprint,
+        worker_id=worker_id,
+        job_dir=str(job_dir),
+        iface=request.network_interface,
+        hostname=LOCALHOST,
+        slot=controller.state.workers[worker_id].slot,
+        master_timeout_s=request.job.master_timeout_s,
+        timeline_dir=str(job_dir / files.TIMELINES) if request.timeline else "",
+        options=request.asked,
+        job_id=files.read_job_id(job_dir),
+    )
+
+
+def _training_settings(request: JobRequest) -> dict[str, Any]:
+    """Returns the settings of a model's training, for the job's records; empty for a script."""
+    if not request.spec:
+        return {}
+    training = dataclasses.asdict(request.spec.training)
+    training |= msgspec.structs.asdict(request.options)
+    return {**training, "micro_batch_size": request.micro_batch_size}
 
 
 async def _end_if_removed(job_dir: Path, console: Console, controller: Controller) -> None:
@@ -244,7 +270,7 @@ def _description(request: JobRequest) -> JobDescription:
     return JobDescription(
         name=request.name,
         job_dir=str(request.job_dir),
-        job_id=identity.read_text().strip(),
+        job_id=files.read_job_id(request.job_dir),
         directory=str(here),
         script=tuple(request.script),
         job=job.read_text() if request.spec else "",
@@ -302,27 +328,6 @@ def _counts(spec: JobSpec, found: plan.Description) -> dict[str, int]:
     if not spec.trains:
         return {spec.split: found["num_examples"]}
     return {"train": found["num_examples"], "validation": found["num_validation_examples"]}
-
-
-def _write_timeline(target: Path, job_dir: Path, console: Console) -> None:
-    """Writes the timeline at the end of a job; an error is only a warning."""
-    try:
-        rounds = timeline.write_merged(job_dir, target)
-    except OSError as error:
-        console.line(f"warning: the timeline cannot be written to {shown(target)}: {error}")
-        return
-    console.info(f"timeline of {counted(rounds, 'round')}: {shown(target)}")
-
-
-def _write_report(job_dir: Path, console: Console) -> None:
-    """Writes the report at the end of a job; an error is only a warning."""
-    target = job_dir / files.REPORT
-    try:
-        report_page.write(job_dir, target)
-    except OSError as error:
-        console.line(f"warning: the report cannot be written to {shown(target)}: {error}")
-        return
-    console.info(f"report: {shown(target)}")
 
 
 def _remove_unfinished_checkpoints(job_dir: Path) -> None:

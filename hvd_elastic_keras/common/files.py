@@ -164,6 +164,11 @@ def write_endpoint(job_dir: Path, address: str, token: str, fingerprint: str = "
     write_secret(job_dir / MASTER, messages.encode(endpoint))
 
 
+def read_job_id(job_dir: Path) -> str:
+    """Returns the job's random id; raises `OSError` if this process does not see the directory."""
+    return (job_dir / JOB_ID).read_text().strip()
+
+
 def read_endpoint(job_dir: Path) -> control.Endpoint:
     """Reads `master.json`.
 

@@ -320,7 +320,7 @@ def _job_dir(wish: JoinWish, job: control.JobDescription) -> Path:
 
 def _is_job_dir(path: Path, job: control.JobDescription) -> bool:
     try:
-        return (path / files.JOB_ID).read_text().strip() == job.job_id
+        return files.read_job_id(path) == job.job_id
     except OSError:
         return False
 

@@ -160,7 +160,7 @@ def _lives(other: Owner) -> str:
     if other.host != socket.gethostname() or not other.job_dir:
         return ""
     with contextlib.suppress(OSError):
-        if (job_dir / files.JOB_ID).read_text().strip() == other.job_id:
+        if files.read_job_id(job_dir) == other.job_id:
             return locks.holders(job_dir / files.LOCK)
     return ""
 

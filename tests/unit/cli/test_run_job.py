@@ -47,7 +47,7 @@ def test_a_timeline_that_cannot_be_written_is_refused_and_leaves_nothing(
 def test_results_are_shown_if_the_timeline_cannot_be_written_at_the_end(tmp_path: Path) -> None:
     output = io.StringIO()
     (tmp_path / files.EVENTS).write_text("")
-    run_job._write_timeline(Path("/proc/x.json"), tmp_path, Console(output))
+    conclusion._write_timeline(Path("/proc/x.json"), tmp_path, Console(output))
     assert output.getvalue().startswith("[elastic] warning: the timeline cannot be written to ")
     assert len(output.getvalue().splitlines()) == 1
 
