@@ -12,23 +12,16 @@ import keras
 from msgspec import UNSET, UnsetType
 
 from hvd_elastic_keras.api.fit_in_elastic_run import rounds_of_fit
+from hvd_elastic_keras.api.fit_inputs import FitInputs, check_order
 from hvd_elastic_keras.api.fit_rounds import FitRounds
 from hvd_elastic_keras.api.train import train
 from hvd_elastic_keras.api.training import Training
 from hvd_elastic_keras.common.errors import ConfigurationError, show_in_one_line
-from hvd_elastic_keras.data.input.fit_epochs import FitInput
 from hvd_elastic_keras.data.input.of_adapter import (
-    FitReader,
     OrderSeed,
-    are_one,
     check_no_steps_per_epoch,
     check_repeatable,
-    check_turns,
-    input_of,
-    per_worker_input_of,
-    take_turns,
 )
-from hvd_elastic_keras.data.plan.fit_passes import Passes, Reader
 from hvd_elastic_keras.keras_internals import model_building, release
 from hvd_elastic_keras.keras_internals.fit_call import (
     BATCH_END_GETS_LAST_STEP,
@@ -40,7 +33,6 @@ from hvd_elastic_keras.keras_internals.global_seed import random_seed
 from hvd_elastic_keras.keras_internals.learning_rate import Growth
 from hvd_elastic_keras.loop.callback_runner import CallbackRunner
 from hvd_elastic_keras.loop.schedule import Schedule
-from hvd_elastic_keras.observe.notices import notices
 from hvd_elastic_keras.settings import env
 from hvd_elastic_keras.settings.options import MICRO_BATCH
 from hvd_elastic_keras.settings.training_config import (
@@ -56,15 +48,7 @@ from hvd_elastic_keras.settings.training_config import (
 from hvd_elastic_keras.state.checkpoint.manager import Origin
 from hvd_elastic_keras.state.parts import UserState
 from hvd_elastic_keras.step import deterministic_step
-from hvd_elastic_keras.step.partition.planning.row_wise import is_row_wise
 from hvd_elastic_keras.worker import other_launchers
-
-_IN_TURNS = (
-    "the training and the validation data are made of one dataset with a shuffle(...) that has "
-    "another order each time either is read: with take() and skip(), examples move from one to the "
-    "other between epochs, as in plain fit. Use shuffle(..., reshuffle_each_iteration=False) "
-    "there, and shuffle the training data again."
-)
 
 _NO_MODEL = object()
 
@@ -262,20 +246,19 @@ class ElasticCallback(keras.callbacks.Callback):  # type: ignore[misc]  # Keras 
             steps_per_execution=int(call.model.steps_per_execution),
             ends_with_last=BATCH_END_GETS_LAST_STEP,
         )
-        if take_turns(call.adapter, call.validation):
-            if not alone:
-                check_turns(call.adapter, call.validation)
-            notices.tell(f"warning: {_IN_TURNS}")
+        check_order(call, alone=alone)
         # Inputs of an unfinished `fit` are used again: reading the data again might change its
         # order.
         prepared = rounds.prepared_for(call.data, call.model)
         kept = [] if prepared is None else [runner.input for runner in prepared.runners]
         source, evaluate = kept[0] if kept else None, kept[1] if len(kept) > 1 else None
         if source is None:
-            order_seed = OrderSeed(seed, self._seed is not None)
-            source = self._input(call, schedule, order_seed, alone)
-            reader = _reader(call, schedule, Reader.EVALUATION, alone)
-            evaluate = _validation_input(call, reader, order_seed, self._cut, source)
+            inputs = FitInputs(
+                call, schedule, OrderSeed(seed, self._seed is not None), self._cut, alone=alone
+            )
+            over_micro_batches = self._options.batch_norm == MICRO_BATCH
+            source = inputs.training(grows=self.batch_grows, over_micro_batches=over_micro_batches)
+            evaluate = inputs.evaluation(source)
             source.call_hooks(evaluate, schedule.evaluates_after, schedule.initial_epoch)
         environment = membership.environment
         return Training(
@@ -303,22 +286,6 @@ class ElasticCallback(keras.callbacks.Callback):  # type: ignore[misc]  # Keras 
             data=call.data,
         )
 
-    def _input(self, call: FitCall, schedule: Schedule, seed: OrderSeed, alone: bool) -> FitInput:
-        """Returns the training data, cut into micro-batches."""
-        source = (per_worker_input_of if self.batch_grows else input_of)(
-            call.adapter,
-            _reader(call, schedule, Reader.TRAINING, alone),
-            micro_batch_size=lambda size: size,  # until the model is built
-            seed=seed,
-        )
-        evaluates = call.validation is not None
-        first = source.first_batch()
-        model_building.build(call.model, source.batch_spec, first, evaluates=evaluates)
-        by_micro_batch = self._options.batch_norm == MICRO_BATCH
-        has_batch_norm = by_micro_batch and model_building.has_batch_norm(call.model)
-        source.cut_into(self._cut.of(source.global_batch_size, has_batch_norm))
-        return source
-
     def _growth(self, batch_size: int) -> Growth:
         return Growth(batch_size, batch_size, self._lr_scaling, self._lr_warm_up_steps)
 
@@ -336,50 +303,6 @@ def _check_one(callbacks: list[keras.callbacks.Callback]) -> None:
             "training, and arguments of the others would be lost. Leave one, with the arguments of "
             "all of them."
         )
-
-
-def _validation_input(
-    call: FitCall,
-    reader: FitReader,
-    seed: OrderSeed,
-    training_cut: BatchCut,
-    training: FitInput,
-) -> FitInput | None:
-    if call.validation is None:
-        return None
-    # An evaluation uses the moving averages of batch normalisation, so any cut will do.
-    cut = BatchCut(training_cut.micro_batch_size)
-    return input_of(
-        call.validation,
-        reader,
-        micro_batch_size=lambda size: cut.of(size, has_batch_norm=False),
-        seed=seed,
-        beside=training if reader.other is not None else None,
-    )
-
-
-def _reader(call: FitCall, schedule: Schedule, reader: Reader, alone: bool) -> FitReader:
-    """Describes how the training, or the evaluation, reads its data."""
-    trains = reader is Reader.TRAINING
-    training = Passes(call.steps_per_epoch)
-    evaluation = Passes(call.validation_steps, goes_on=False)
-    first = schedule.initial_epoch
-    other = evaluation if trains else training
-    in_turns = are_one(call.adapter, call.validation) or (
-        not alone and take_turns(call.adapter, call.validation)
-    )
-    return FitReader(
-        name="x" if trains else "validation_data",
-        reader=reader,
-        alone=alone,
-        is_row_wise=is_row_wise,
-        passes=training if trains else evaluation,
-        index_of=(lambda epoch: epoch - first) if trains else schedule.evaluations_before,
-        epochs=call.epochs - first,
-        evaluated=[e - first for e in range(first, call.epochs) if schedule.evaluates_after(e)],
-        other=other if in_turns else None,
-        other_data=(call.validation if trains else call.adapter) if in_turns else None,
-    )
 
 
 def list_that_calls(callback: keras.callbacks.Callback) -> Any:
