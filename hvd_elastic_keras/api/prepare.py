@@ -128,7 +128,7 @@ def explain_step(training: Training) -> None:
       ConfigurationError: several workers cannot share the step.
     """
     errors = explained_first_steps(training.model, training.train, training.evaluate)
-    with own_steps(), errors:
+    with own_steps(), errors, notices.printed():
         _explain(_step(training, variables_kept(training.model), training.train))
 
 

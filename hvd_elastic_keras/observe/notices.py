@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 from tqdm.std import tqdm
@@ -62,6 +63,19 @@ class _Notices:
         self._reporter = reporter
         waiting, self._waiting = self._waiting, []
         return waiting
+
+    @contextlib.contextmanager
+    def printed(self) -> Iterator[None]:
+        """Prints notices in a `with` block, unless a reporter shows them."""
+        if self._reporter is not None:
+            yield
+            return
+        for notice in self.report_to(lambda notice: print(notice.text)):
+            print(notice.text)
+        try:
+            yield
+        finally:
+            self.report_to(None)
 
 
 notices = _Notices()

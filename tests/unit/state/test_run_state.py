@@ -131,7 +131,7 @@ def test_callbacks_that_write_elsewhere_than_those_of_rank_0_are_told_of(
     sync(joiner, wire, rank=1)
     texts = [text for text in told if "differ from worker to worker" in text]
     assert len(texts) == (not same)
-    assert all("TensorBoard write" in text and "/runs/1" in text for text in texts)
+    assert all("(TensorBoard)" in text and "/runs/1" in text for text in texts)
 
 
 def test_a_joiner_gets_every_part_and_variable() -> None:

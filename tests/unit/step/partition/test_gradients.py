@@ -42,7 +42,7 @@ def captured_step(*middle: Any, optimizer: Any = "sgd", metrics: Any = ("mae",))
 
 
 def rounded_shapes(captured: CapturedStep) -> list[tuple[int, ...]]:
-    analysis = analysed(captured, ROWS, rounds=True)
+    analysis = analysed(captured, ROWS, half_gradients=True)
     assert analysed(captured, ROWS).rounded == frozenset()
     shapes = [
         tuple(t.shape)
@@ -116,7 +116,7 @@ def test_a_sum_with_which_rows_are_computed_in_or_after_a_loop_is_no_gradient(wh
         return {"loss": tf.reduce_mean((rows - passed if where == "after" else rows) ** 2)}
 
     captured = capture(step, (tf.TensorSpec([None, 6]),))
-    assert analysed(captured, ROWS, rounds=True).rounded == frozenset()
+    assert analysed(captured, ROWS, half_gradients=True).rounded == frozenset()
 
 
 def test_a_frozen_layer_and_what_is_no_sum_of_rows_alone_have_none() -> None:
@@ -146,7 +146,7 @@ def test_weights_follow_from_rounded_gradients_and_metrics_do_not(
     monkeypatch.setattr(gradients, "LEAST_BYTES", least_bytes)
     captured = captured_step(layers.BatchNormalization(synchronized=True))
     exact = taken(captured, analysed(captured, ROWS), None)
-    rounded = taken(captured, analysed(captured, ROWS, rounds=True), tf.bfloat16)
+    rounded = taken(captured, analysed(captured, ROWS, half_gradients=True), tf.bfloat16)
     for outputs, values in rounded[1:]:  # all workers have the same bits
         for one, other in zip((*outputs, *values.values()), _all(rounded[0]), strict=True):
             np.testing.assert_array_equal(one, other)

@@ -135,7 +135,7 @@ def test_the_collectives_are_those_of_the_others(
     if in_parts:
         monkeypatch.setattr(gradients, "LEAST_BYTES", 1)
     captured, batch = step_of(name)
-    analysis = analysed(captured, ROWS, rounds=rounds)
+    analysis = analysed(captured, ROWS, half_gradients=rounds)
     expected = collectives_of(captured, analysis, batch)
     assert collectives_of(captured, without_rows(analysis), batch) == expected
     assert any(call[2:] == (True,) for call in expected) == bool(analysis.rounded)
