@@ -73,7 +73,7 @@ class Training:
             self.checkpoints.after_step(step)
             if self.step % STEPS == 0:
                 is_last = self.step == STEPS * EPOCHS
-                self.checkpoints.after_epoch(EndedEpoch(cursor, {}, is_last))
+                self.checkpoints.after_epoch(EndedEpoch(cursor, {}, is_last, shown={}))
 
     @property
     def begun(self) -> list[int]:

@@ -61,7 +61,7 @@ def entered(rank: int = 0, size: int = 2, step: int = 0, starts_state: bool = Fa
 
 def ended(epoch: int, *, is_last: bool = False) -> EndedEpoch:
     logs = {"loss": 0.5, "counts": np.array([1, 2])}
-    return EndedEpoch(Cursor(epoch=epoch, global_step=8), logs, is_last)
+    return EndedEpoch(Cursor(epoch=epoch, global_step=8), logs, is_last, shown=logs)
 
 
 def test_each_hears_in_order_and_some_only_on_rank_0() -> None:

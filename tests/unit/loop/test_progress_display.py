@@ -183,7 +183,7 @@ def test_an_evaluation_during_which_the_workers_change_is_not_timed() -> None:
     screen.now += 1000.0
     screen.display.on_epoch(PresentEpoch(0, 2, 1, 1))
     screen.display.after_evaluation_step(EvaluatedStep(Cursor(), ALONE, 100, 1, {}))
-    screen.display.after_epoch(EndedEpoch(Cursor(), {}, is_last=False))
+    screen.display.after_epoch(EndedEpoch(Cursor(), {}, is_last=False, shown={}))
     screen.display.on_epoch(PresentEpoch(1, 2, 1, 0))
     screen.step(1, 2.0, left=0, evaluations=1)
     assert [p.left_s for p in screen.told if not p.ended] == [2.0, 0.0]
