@@ -203,7 +203,7 @@ def error_in(text: str) -> list[str]:
 def _frames_of_user(lines: Sequence[str]) -> list[str]:
     """Returns the lines of a traceback that are about the user's files; all if there are none.
 
-    Of many lines, the last ones are returned.
+    If there are many lines, it returns the last ones.
     """
     frames: list[list[str]] = []
     for line in lines:

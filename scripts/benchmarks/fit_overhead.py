@@ -23,7 +23,8 @@ import rows  # noqa: E402
 from turns import Turns, trainings  # noqa: E402
 
 from hvd_elastic_keras import ElasticCallback  # noqa: E402
-from hvd_elastic_keras.settings.options import AUTO, LOOP, JobOptions  # noqa: E402
+from hvd_elastic_keras.settings.job_options import JobOptions  # noqa: E402
+from hvd_elastic_keras.settings.options import AUTO, LOOP  # noqa: E402
 
 BATCH_SIZE = 64
 NETWORKS = {

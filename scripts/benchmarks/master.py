@@ -37,7 +37,7 @@ from hvd_elastic_keras.launchers.base import LaunchedWorker  # noqa: E402
 from hvd_elastic_keras.master.controller import Controller  # noqa: E402
 from hvd_elastic_keras.master.journal import Term  # noqa: E402
 from hvd_elastic_keras.observe.console import Console  # noqa: E402
-from hvd_elastic_keras.settings.training_config import JobConfig  # noqa: E402
+from hvd_elastic_keras.settings.job_config import JobConfig  # noqa: E402
 
 ADDRESS = "<HHI120xq"
 """What a member writes for each other member: a socket address in 128 bytes, and a number."""
