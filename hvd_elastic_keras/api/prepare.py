@@ -84,7 +84,6 @@ def prepare(
         user=training.user,
         collectives=" ".join(step.collectives_digest for step in steps) if has_others else "",
     )
-    state.paths = training.callbacks.paths
     if is_late:
         state.may_be_late = lambda: not training.callbacks.calls_before_batch()
     prepared = Prepared(

@@ -24,9 +24,7 @@ from hvd_elastic_keras.loop.observers.changes_unseen import ChangesUnseen
 from hvd_elastic_keras.loop.phase import PhaseRunner
 from hvd_elastic_keras.observe.notices import Notice, notices
 from hvd_elastic_keras.state.cursor import Phase
-from hvd_elastic_keras.step.compiled_steps import (
-    trainable_in_steps,
-)
+from hvd_elastic_keras.step.compiled_steps import trainable_in_steps
 from hvd_elastic_keras.step.world import world_of_process
 from hvd_elastic_keras.worker.membership import Membership
 from hvd_elastic_keras.worker.own_gpus import check_gpus
@@ -103,7 +101,6 @@ def _train_inside(training: Training, inside: RoundInside) -> None:
         prepared, told_of_steps = prepare(training, inside)
     before, prepared.callbacks = prepared.callbacks, training.callbacks
     prepared.state.hand_over(training.callbacks, training.user)
-    prepared.state.paths = training.callbacks.paths
     inside.take_up(prepared.state)
     training.callbacks.succeed(before)
     told = open_to(inside)

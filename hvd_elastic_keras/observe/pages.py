@@ -13,7 +13,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import dataclasses
-import os
 import re
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable, Mapping
@@ -25,7 +24,7 @@ from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from hvd_elastic_keras.common import control, messages
+from hvd_elastic_keras.common import control, files, messages
 from hvd_elastic_keras.common.control import JobStatus
 from hvd_elastic_keras.observe import report_page
 from hvd_elastic_keras.observe.job_course import JobCourse
@@ -164,12 +163,9 @@ def _file(name: str) -> Callable[[web.Request], Awaitable[web.Response]]:
 
 def _end_of(path: Path) -> str:
     """Returns the last lines of a log; a line that is drawn again and again (tqdm) as several."""
-    with path.open("rb") as file:
-        begin = max(0, file.seek(0, os.SEEK_END) - LOG_BYTES)
-        file.seek(begin)
-        text = file.read(LOG_BYTES).decode(errors="replace").replace("\r", "\n")
-    cut = text.find("\n") + 1 if begin else 0
-    return text[cut:]
+    is_long = path.stat().st_size > LOG_BYTES  # then the first line lacks its beginning
+    text = files.end_of(path, LOG_BYTES).replace("\r", "\n")
+    return text[text.find("\n") + 1 :] if is_long else text
 
 
 def exposition(status: JobStatus, course: JobCourse) -> bytes:

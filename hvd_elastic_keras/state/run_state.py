@@ -7,7 +7,7 @@ import logging
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import keras
 
@@ -70,6 +70,14 @@ class Marks:
     ended: bool = False
 
 
+class Callbacks(Part, Protocol):
+    """The memory of the callbacks; see `CallbackRunner`."""
+
+    @property
+    def paths(self) -> Sequence[tuple[str, str]]:
+        """Names of callbacks with the paths that they write to."""
+
+
 class RunState:
     """The state that all workers of a training share: variables, and parts with their own state.
 
@@ -87,7 +95,7 @@ class RunState:
         self,
         model: keras.Model,
         variables: ModelVariables,
-        callbacks: Part,
+        callbacks: Callbacks,
         *,
         inputs: Sequence[Input],
         cursor: Cursor,
@@ -95,6 +103,7 @@ class RunState:
         collectives: str = "",
     ) -> None:
         self._collectives = collectives
+        self._callbacks = callbacks
         self.cursor = cursor
         self.unfinished: Cursor | None = None
         """Position at which the given number of steps has cut off an epoch."""
@@ -110,8 +119,6 @@ class RunState:
         self.user = user
         self.may_be_late: Callable[[], bool] = never
         """Whether the next step can be taken before the variables have arrived."""
-        self.paths: Sequence[tuple[str, str]] = ()
-        """Names of callbacks with the paths that they write to; see `CallbackRunner.paths`."""
         self.late_ranks: Sequence[int] = ()
         """Ranks that take the first step of the round before their variables have arrived."""
         self.waited_s = 0.0
@@ -140,9 +147,10 @@ class RunState:
         """Variables of the model and its optimizers."""
         return self._variables
 
-    def hand_over(self, callbacks: Part, user: UserState) -> None:
+    def hand_over(self, callbacks: Callbacks, user: UserState) -> None:
         """Replaces the callbacks and the user's values by those of another call of `fit`."""
         self.user = user
+        self._callbacks = callbacks
         self._parts |= {"callbacks": callbacks, "user": UserValues(user)}
 
     def state(self) -> dict[str, Any]:
@@ -215,13 +223,13 @@ class RunState:
         self.exists = True
 
     def _state_to_send(self) -> dict[str, Any]:
-        paths = [list(pair) for pair in self.paths]
+        paths = [list(pair) for pair in self._callbacks.paths]
         return {**self.state(), COLLECTIVES: self._collectives, PATHS: paths}
 
     def _compare_paths(self, state: dict[str, Any]) -> None:
         """Warns if the root's callbacks write elsewhere than the callbacks of this worker."""
         of_root = [tuple(pair) for pair in state.get(PATHS, ())]
-        if different := [other for other in of_root if other not in self.paths]:
+        if different := [other for other in of_root if other not in self._callbacks.paths]:
             names = ", ".join(dict.fromkeys(name for name, _ in different))
             notices.tell(OTHER_PATHS.format(names, different[0][1]))
 

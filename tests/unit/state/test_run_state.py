@@ -122,11 +122,13 @@ def values(state: RunState) -> list[Any]:
 
 @pytest.mark.parametrize("same", [True, False])
 def test_callbacks_that_write_elsewhere_than_those_of_rank_0_are_told_of(
-    same: bool, told: list[str]
+    same: bool, told: list[str], tmp_path: Path
 ) -> None:
     root, joiner, wire = root_state(), new_state(0.0), Wire()
-    root.paths = [("TensorBoard", "/runs/1"), ("CSVLogger", "/log.csv")]
-    joiner.paths = root.paths if same else [("TensorBoard", "/runs/2"), ("CSVLogger", "/log.csv")]
+    for state, run in ((root, 1), (joiner, 1 if same else 2)):
+        curves = keras.callbacks.TensorBoard(tmp_path / f"runs/{run}")
+        callbacks = [curves, keras.callbacks.CSVLogger(tmp_path / "log.csv")]
+        state.hand_over(CallbackRunner(callbacks, keras.Model(), params=None), state.user)
     sync(root, wire, rank=0)
     sync(joiner, wire, rank=1)
     texts = [text for text in told if "differ from worker to worker" in text]
