@@ -31,6 +31,7 @@ from hvd_elastic_keras.step.partition.rules.states import (
     CONJUNCT,
     PARTIAL,
     REPLICATED,
+    How,
     State,
     is_sharded,
 )
@@ -208,7 +209,7 @@ class Checked(PartialStep):
 
     def _operation(self, planned: PlannedOperation, there: dict[str, Versions]) -> None:
         super()._operation(planned, there)
-        if planned.decision.how == "draw":
+        if planned.decision.how == How.DRAW:
             for i, state in planned.cut_again.items():
                 tensor = planned.op.outputs[i]
                 own, whole = (there[tensor.name][s] for s in (state, REPLICATED))

@@ -28,12 +28,13 @@ from hvd_elastic_keras.step.partition.part import (
     rows_back,
     rows_first,
 )
-from hvd_elastic_keras.step.partition.plan import ALIAS, Analysis, Plan, PlannedOperation
+from hvd_elastic_keras.step.partition.plan import Analysis, Plan, PlannedOperation
 from hvd_elastic_keras.step.partition.rules.states import (
     CONJUNCT,
     EMPTY,
     PARTIAL,
     REPLICATED,
+    How,
     State,
     is_sharded,
     sharded,
@@ -161,7 +162,7 @@ class PartialStep:
 
     def _operation(self, planned: PlannedOperation, there: dict[str, Versions]) -> None:
         op, decision = planned.op, planned.decision
-        if decision.how == ALIAS:  # also for tensors that are not there yet
+        if decision.how == How.ALIAS:  # also for tensors that are not there yet
             for tensor, result in zip(op.inputs, op.outputs, strict=True):
                 there[result.name] = there.setdefault(tensor.name, {})
             return
@@ -178,7 +179,7 @@ class PartialStep:
             versions = there.setdefault(tensor.name, {})
             if i in planned.cut_again:
                 again = planned.cut_again[i]
-                if decision.how == "draw" and not self._captured.draws_by_xla:
+                if decision.how == How.DRAW and not self._captured.draws_by_xla:
                     versions[again] = self._drawn_rows(op, inputs)
                 else:
                     versions[again] = self._own_rows(tensor, value, again.at_axis)
@@ -311,24 +312,24 @@ class PartialStep:
     def _computed(self, planned: PlannedOperation, inputs: list[Any]) -> list[Any]:
         op, decision = planned.op, planned.decision
         match decision.how:
-            case "loop":
+            case How.LOOP:
                 return run_loop(self, planned, inputs)
-            case "cond":
+            case How.COND:
                 return run_branches(self, planned, inputs)
-            case "call":
+            case How.CALL:
                 return run_called(self, planned, inputs)
-            case "mean":
+            case How.MEAN:
                 (mean,) = emit(op, inputs)
                 return [mean * self._sizes.fraction(mean.dtype)]
-            case "extreme":
+            case How.EXTREME:
                 local = emit(op, inputs)[0]
                 return [self.collectives.extreme(local, op.type, self.sums.name("extreme"))]
-            case "assertion":
+            case How.ASSERTION:
                 return self._operations.assertion(planned, inputs)
-            case "shape":
+            case How.SHAPE:
                 return self._operations.shapes(op, inputs, decision)
-            case "element_shape":
+            case How.ELEMENT_SHAPE:
                 return [self._operations.element_shape(op, inputs, decision.want[0])]
-            case "run" | "variable" | "draw":
+            case How.RUN | How.VARIABLE | How.DRAW:
                 return self._operations.run(planned, inputs)
         raise NotImplementedError(decision.how)

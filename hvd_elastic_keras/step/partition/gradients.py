@@ -19,8 +19,8 @@ import tensorflow as tf
 
 from hvd_elastic_keras.keras_internals.traced_graphs import FUNCTIONS
 from hvd_elastic_keras.step.partition.captured_step import WRITES, CapturedStep
-from hvd_elastic_keras.step.partition.plan import ALIAS, Names, Plan, PlannedOperation
-from hvd_elastic_keras.step.partition.rules.states import EMPTY, HANDLE, PARTIAL, REPLICATED
+from hvd_elastic_keras.step.partition.plan import Names, Plan, PlannedOperation
+from hvd_elastic_keras.step.partition.rules.states import EMPTY, HANDLE, PARTIAL, REPLICATED, How
 
 Bits = int
 """A set of sums: bit `i` is the sum `i`."""
@@ -82,7 +82,7 @@ def _pure(plan: Plan, names: Names) -> set[str]:
     """Returns partial tensors without summands that all workers have alike, except zeros."""
     found: set[str] = set()
     for planned in plan.operations:
-        if planned.decision.how == ALIAS or PARTIAL not in planned.decision.out:
+        if planned.decision.how == How.ALIAS or PARTIAL not in planned.decision.out:
             continue
         if all(_adds_nothing(p, found, names) for p in _inner(planned)):
             outs = zip(planned.op.outputs, planned.decision.out, strict=True)
@@ -179,7 +179,7 @@ class _Ways:
 
         for planned in plan.operations:
             op, decision = planned.op, planned.decision
-            if decision.how == ALIAS:
+            if decision.how == How.ALIAS:
                 continue
             known = [handles.get(names.of(t.name)) for t in op.inputs]
             if HANDLE in decision.out and not planned.bodies:
@@ -287,6 +287,6 @@ def parts_of(sizes: Sequence[int]) -> list[list[int]]:
 def in_order_of_making(plan: Plan, names: Iterable[str]) -> list[str]:
     """Returns names of tensors of a plan, in the order in which the tensors are computed."""
     known = Names(plan)
-    made = [p for p in plan.operations if p.decision.how != ALIAS]
+    made = [p for p in plan.operations if p.decision.how != How.ALIAS]
     places = {known.of(t.name): i for i, p in enumerate(made) for t in p.op.outputs}
     return sorted(names, key=lambda name: places.get(known.of(name), 0))

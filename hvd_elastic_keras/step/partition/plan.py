@@ -15,9 +15,7 @@ from typing import Any
 import tensorflow as tf
 
 from hvd_elastic_keras.step.partition.moments import Moments
-from hvd_elastic_keras.step.partition.rules.states import HANDLE, Decision, State
-
-ALIAS = "alias"
+from hvd_elastic_keras.step.partition.rules.states import HANDLE, Decision, How, State
 
 DRAWS_IN_PYTHON = (
     "the model draws random numbers with numpy.random or Python's random in its step. They are not "
@@ -172,7 +170,7 @@ class Names:
         self._first: dict[str, str] = {}
         for planned in plan.operations:
             op, decision = planned.op, planned.decision
-            states = [HANDLE] * len(op.outputs) if decision.how == ALIAS else decision.out
+            states = [HANDLE] * len(op.outputs) if decision.how == How.ALIAS else decision.out
             if HANDLE in states:
                 for tensor, result, state in zip(op.inputs, op.outputs, states, strict=True):
                     if state == HANDLE:

@@ -21,7 +21,7 @@ import tensorflow as tf
 from hvd_elastic_keras.keras_internals.traced_graphs import PYTHON_CALLS
 from hvd_elastic_keras.step.partition.captured_step import CapturedStep, Leaf
 from hvd_elastic_keras.step.partition.gradients import gradients_of
-from hvd_elastic_keras.step.partition.plan import ALIAS, Analysis, Names, Plan, PlannedOperation
+from hvd_elastic_keras.step.partition.plan import Analysis, Names, Plan, PlannedOperation
 from hvd_elastic_keras.step.partition.planning.liveness import without_unused_copies
 from hvd_elastic_keras.step.partition.planning.region import Region
 from hvd_elastic_keras.step.partition.planning.walk import Key, Walk
@@ -35,7 +35,7 @@ from hvd_elastic_keras.step.partition.rules.dimensions import (
     tried,
     tried_up_to,
 )
-from hvd_elastic_keras.step.partition.rules.states import HANDLE, REPLICATED, State, sharded
+from hvd_elastic_keras.step.partition.rules.states import HANDLE, REPLICATED, How, State, sharded
 
 MOST_WALKS = 4
 
@@ -201,7 +201,7 @@ def _before_collectives(plan: Plan, names: Names, exchanged: set[str]) -> set[st
     """Returns the names of tensors from which exchanged tensors follow."""
     before: set[str] = set()
     for planned in reversed(plan.operations):
-        if planned.decision.how == ALIAS:
+        if planned.decision.how == How.ALIAS:
             continue
         stays = planned.bodies or planned.op.type in PYTHON_CALLS  # Python code keeps its order
         if stays or names.results(planned) & exchanged or names.results(planned) & before:
@@ -213,7 +213,7 @@ def _raised(plan: Plan, names: Names, late: set[str], last: int) -> Iterator[Pla
     """Yields the operations. An operation that uses a late sum moves after the last round."""
     after = set(late)
     for planned in plan.operations:
-        if planned.decision.how == ALIAS or not after & names.inputs(planned):
+        if planned.decision.how == How.ALIAS or not after & names.inputs(planned):
             yield planned
         else:
             after |= names.results(planned)

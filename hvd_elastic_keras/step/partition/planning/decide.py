@@ -16,6 +16,7 @@ from hvd_elastic_keras.step.partition.rules.states import (
     HANDLE,
     REPLICATED,
     Decision,
+    How,
     State,
     UnknownSizeError,
     View,
@@ -51,11 +52,11 @@ def _decision(op: Any, states: tuple[State, ...], sizes: Sizes) -> Decision:
     if op.type == "Const":
         return Decision((), (REPLICATED,))
     if op.type in WRITES and HANDLE in states:
-        return Decision(with_handles(states), (), how="variable")
+        return Decision(with_handles(states), (), how=How.VARIABLE)
     if op.type in ("ReadVariableOp", "VariableShape", "VarIsInitializedOp"):
-        return Decision(states, (REPLICATED,), how="variable")
+        return Decision(states, (REPLICATED,), how=How.VARIABLE)
     if op.type == "Identity" and states == (HANDLE,):
-        return Decision(states, (HANDLE,), how="variable")
+        return Decision(states, (HANDLE,), how=How.VARIABLE)
     rule = within_micro_batches.decision if is_within(op) else RULES.get(op.type)
     if rule is None and (why := unrepeatable(op)):
         raise NotPartitionedError(why)

@@ -17,8 +17,8 @@ from typing import Any
 import tensorflow as tf
 
 from hvd_elastic_keras.step.partition.captured_step import WRITES
-from hvd_elastic_keras.step.partition.plan import ALIAS, Analysis, Names, Plan, PlannedOperation
-from hvd_elastic_keras.step.partition.rules.states import HANDLE, REPLICATED, State
+from hvd_elastic_keras.step.partition.plan import Analysis, Names, Plan, PlannedOperation
+from hvd_elastic_keras.step.partition.rules.states import HANDLE, REPLICATED, How, State
 
 Shape = tuple[int, ...]
 
@@ -52,7 +52,7 @@ def without_rows(analysis: Analysis) -> Analysis:
     operations = []
     for i, planned in enumerate(plan.operations):
         zeros = None
-        if i not in needed and planned.decision.how != ALIAS:
+        if i not in needed and planned.decision.how != How.ALIAS:
             zeros = {}
             for k, tensor in enumerate(planned.op.outputs):
                 name = names.of(tensor.name)
@@ -88,7 +88,7 @@ def _has_effect(planned: PlannedOperation) -> bool:
 
     Assertions before the first round of collectives are about rows.
     """
-    if planned.decision.how == "assertion":
+    if planned.decision.how == How.ASSERTION:
         return planned.level > 0
     op = planned.op
     within = (p for plan in planned.bodies for p in plan.operations)
@@ -109,7 +109,7 @@ class _Makers:
         self._found: dict[str, dict[State, set[int]]] = {}
         for i, planned in enumerate(plan.operations):
             op, decision = planned.op, planned.decision
-            if decision.how == ALIAS:
+            if decision.how == How.ALIAS:
                 for tensor, result in zip(op.inputs, op.outputs, strict=True):
                     self._aliases[result.name] = self._aliases.get(tensor.name, tensor.name)
                 continue
@@ -152,7 +152,7 @@ def _needed(plan: Plan, makers: _Makers, first: Collection[int]) -> set[int]:
         number = todo.pop()
         found.add(number)
         op, decision = plan.operations[number].op, plan.operations[number].decision
-        if decision.how == ALIAS:  # its outputs have the names of its inputs
+        if decision.how == How.ALIAS:  # its outputs have the names of its inputs
             continue
         for k, (tensor, want) in enumerate(zip(op.inputs, decision.want, strict=True)):
             if decision.needs(k):

@@ -17,6 +17,7 @@ from hvd_elastic_keras.step.partition.rules.states import (
     PARTIAL,
     REPLICATED,
     Decision,
+    How,
     State,
     joined,
 )
@@ -74,7 +75,7 @@ def _call(
         plan = inner.planned(states, [level] * len(states), None, op.name)
         walk.whole.append(f"{op.type} {op.name}: XLA knows no collectives")
     tensors.give(op.outputs, inner.tensors.known(plan.graph.outputs))
-    return Decision(states, plan.outs, how="call"), (plan,)
+    return Decision(states, plan.outs, how=How.CALL), (plan,)
 
 
 def _loop(
@@ -104,7 +105,7 @@ def _loop(
     condition = inner.planned(states, levels, [REPLICATED], f"the condition of {op.name}")
     walk.loops -= 1
     region.tensors.give(op.outputs, known)
-    return Decision(states, states, how="loop"), (body, condition)
+    return Decision(states, states, how=How.LOOP), (body, condition)
 
 
 def _branches(
@@ -128,7 +129,7 @@ def _branches(
         inner = region.inner(op, name, known, states[1:])
         plans.append(inner.planned(states[1:], levels, joint, f"the result of {op.name}"))
     tensors.give(op.outputs, both)
-    return Decision((REPLICATED, *states[1:]), tuple(joint), how="cond"), tuple(plans)
+    return Decision((REPLICATED, *states[1:]), tuple(joint), how=How.COND), tuple(plans)
 
 
 def _tried_branches(

@@ -10,7 +10,7 @@ from hvd_elastic_keras.keras_internals.traced_graphs import body_of
 from hvd_elastic_keras.step.partition import within_micro_batches
 from hvd_elastic_keras.step.partition.captured_step import operations
 from hvd_elastic_keras.step.partition.moments import Moments, variances
-from hvd_elastic_keras.step.partition.plan import ALIAS, Plan, PlannedOperation
+from hvd_elastic_keras.step.partition.plan import Plan, PlannedOperation
 from hvd_elastic_keras.step.partition.planning.decide import decided, taken
 from hvd_elastic_keras.step.partition.planning.plan_functions import (
     is_planned_through,
@@ -27,6 +27,7 @@ from hvd_elastic_keras.step.partition.rules.states import (
     PARTIAL,
     REPLICATED,
     Decision,
+    How,
     State,
     is_sharded,
     only_rows_axis,
@@ -129,7 +130,7 @@ class Region:
             if kept is not None and decision.out == kept.out and not kept.whole:
                 decision = kept  # partial in any case: better before than after the reduction
                 kept = None
-            elif kept is not None and (decision.out != (REPLICATED,) or decision.how != "run"):
+            elif kept is not None and (decision.out != (REPLICATED,) or decision.how != How.RUN):
                 kept = None
         if decision.whole:
             self.walk.whole.append(f"{op.type} {op.name}: {decision.whole}")
@@ -137,7 +138,7 @@ class Region:
         if kept is not None:
             self._keep_partial(op, kept, level)
         self._give_outputs(op, decision, level, bodies)
-        if decision.how == "mean" and op in self._variances:
+        if decision.how == How.MEAN and op in self._variances:
             self._give_moments(op, decision.want[0], level + 1)
 
     def _plan_alias(self, op: Any) -> None:
@@ -149,7 +150,7 @@ class Region:
             if PARTIAL in tensors.versions[tensor.name].levels:
                 tensors.note_partial(result, [tensor], [PARTIAL])
                 tensors.reduce_early(result, op)
-        self._planned.append(PlannedOperation(op, Decision((), (), how=ALIAS), 0, {}))
+        self._planned.append(PlannedOperation(op, Decision((), (), how=How.ALIAS), 0, {}))
 
     def _of_added_rows(self, op: Any, decision: Decision) -> Decision:
         """Decides whether workers add their rows to a table of their own, or all rows to the same.
@@ -230,7 +231,7 @@ class Region:
         reason = f"{op.type} {op.name}"
         wanted = list(zip(op.inputs, decision.want, strict=True))
         level = self.tensors.bring_all(wanted, reason)
-        if decision.how == "extreme":
+        if decision.how == How.EXTREME:
             level += 1
             self.tensors.note_collective("allreduce", op.outputs[0], reason, level)
         levels = self.walk.variable_levels
@@ -253,7 +254,7 @@ class Region:
                 state == REPLICATED
                 and self._cuts
                 and not bodies
-                and decision.how in ("run", "draw")
+                and decision.how in (How.RUN, How.DRAW)
             ):
                 axis = only_rows_axis(tensor, self._sizes.dims[tensor.name])
                 if axis is not None:

@@ -11,12 +11,16 @@ from hvd_elastic_keras.step.partition.captured_step import CapturedStep, Leaf, c
 from hvd_elastic_keras.step.partition.plan import Plan
 from hvd_elastic_keras.step.partition.planning.analysis import planned_rows
 from hvd_elastic_keras.step.partition.planning.decide import NotPartitionedError
-from hvd_elastic_keras.step.partition.rules.states import PARTIAL, is_sharded, sharded
+from hvd_elastic_keras.step.partition.rules.states import PARTIAL, How, is_sharded, sharded
 
 ROWS = 64
 """The number of rows that the plan assumes; any would do."""
-SHAPE = "shape"
-BY_ROWS = frozenset({"run", "alias", "variable", "call", "cond", "loop", "assertion", SHAPE})
+BY_ROWS = frozenset(
+    {
+        *(How.RUN, How.ALIAS, How.VARIABLE, How.SHAPE, How.ASSERTION),
+        *(How.CALL, How.COND, How.LOOP),
+    }
+)
 """How operations are computed that give a worker's rows if they are given these rows."""
 
 
@@ -54,7 +58,7 @@ def _by_rows(plan: Plan) -> bool:
             return False
         shape = decision.local_size[0] if decision.local_size else None
         inputs = [t.name for i, t in enumerate(planned.op.inputs) if i != shape]
-        if decision.how == SHAPE:
+        if decision.how == How.SHAPE:
             sizes.update(t.name for t in planned.op.outputs)
         elif not sizes.isdisjoint(inputs):
             if planned.bodies or any(map(is_sharded, states)):

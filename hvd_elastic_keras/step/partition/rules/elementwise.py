@@ -16,6 +16,7 @@ from hvd_elastic_keras.step.partition.rules.states import (
     PARTIAL,
     REPLICATED,
     Decision,
+    How,
     Rule,
     State,
     View,
@@ -164,7 +165,7 @@ def is_guard(op: Any) -> bool:
 
 def assertion(v: View) -> Decision:
     """Takes its inputs as a worker has them: its condition, and values to show if it fails."""
-    return Decision(v.ins, (REPLICATED,) * len(v.op.outputs), how="assertion")
+    return Decision(v.ins, (REPLICATED,) * len(v.op.outputs), how=How.ASSERTION)
 
 
 def guard(v: View) -> Decision:
@@ -175,7 +176,7 @@ def guard(v: View) -> Decision:
 def check_numerics(v: View) -> Decision:
     """Fails for numbers that are not finite."""
     decision = elementwise(v)
-    return dataclasses.replace(decision, how="assertion") if v.has_rows else decision
+    return dataclasses.replace(decision, how=How.ASSERTION) if v.has_rows else decision
 
 
 RULES |= {

@@ -15,6 +15,7 @@ from hvd_elastic_keras.step.partition.rules.states import (
     PARTIAL,
     REPLICATED,
     Decision,
+    How,
     Rule,
     State,
     View,
@@ -165,7 +166,7 @@ def made(v: View) -> Decision:
 
 def element_shape(v: View) -> Decision:
     """The shape of whole elements, as far as the list knows it."""
-    return Decision(v.ins, (REPLICATED,), how="element_shape")
+    return Decision(v.ins, (REPLICATED,), how=How.ELEMENT_SHAPE)
 
 
 def length(v: View) -> Decision:

@@ -16,6 +16,7 @@ from hvd_elastic_keras.step.partition.rules.dimensions import is_rows, rows_axes
 from hvd_elastic_keras.step.partition.rules.states import (
     REPLICATED,
     Decision,
+    How,
     Rule,
     View,
     is_sharded,
@@ -141,7 +142,7 @@ def draw(v: View) -> Decision:
     from_seed = v.op.inputs[2].op.type == "StatelessRandomGetKeyCounter"
     if rows_axes(v.odims[0]) != [0] or not from_seed or algorithm not in PHILOX:
         return decision
-    return Decision(decision.want, decision.out, how="draw")
+    return Decision(decision.want, decision.out, how=How.DRAW)
 
 
 RULES |= dict.fromkeys(KINDS, draw)

@@ -13,6 +13,7 @@ from hvd_elastic_keras.step.partition.rules.states import (
     PARTIAL,
     REPLICATED,
     Decision,
+    How,
     Rule,
     State,
     View,
@@ -42,11 +43,11 @@ def reduction(v: View) -> Decision:
     if v.kind == "Sum":
         return v.only(0, PARTIAL)
     if v.kind == "Mean" and v.op.inputs[0].dtype.is_floating:
-        return v.only(0, PARTIAL, how="mean")
+        return v.only(0, PARTIAL, how=How.MEAN)
     if v.kind == "All":
         return v.only(0, CONJUNCT)
     if v.kind in EXTREMES:
-        return v.only(0, REPLICATED, how="extreme")
+        return v.only(0, REPLICATED, how=How.EXTREME)
     return v.replicated("no part of it is known from some rows")
 
 

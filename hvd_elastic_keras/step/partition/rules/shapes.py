@@ -15,6 +15,7 @@ from hvd_elastic_keras.step.partition.rules.states import (
     PARTIAL,
     REPLICATED,
     Decision,
+    How,
     Rule,
     View,
     in_blocks,
@@ -27,7 +28,7 @@ from hvd_elastic_keras.step.partition.rules.states import (
 
 def shape_of(v: View) -> Decision:
     """Sizes of the whole tensor, from sizes of a worker's rows and the size of the batch."""
-    return Decision(v.ins, (REPLICATED,) * len(v.op.outputs), how="shape", forms=v.forms)
+    return Decision(v.ins, (REPLICATED,) * len(v.op.outputs), how=How.SHAPE, forms=v.forms)
 
 
 def reshape(v: View) -> Decision:

@@ -7,6 +7,7 @@ inputs.
 from __future__ import annotations
 
 import dataclasses
+import enum
 from collections.abc import Callable
 from typing import Any
 
@@ -96,6 +97,35 @@ Form = tuple[tuple[int, bool], ...]
 """The shape of a whole tensor: each dimension is a number, or that many times the rows."""
 
 
+class How(enum.Enum):
+    """How a worker computes an operation."""
+
+    RUN = enum.auto()
+    """Runs the operation itself."""
+    VARIABLE = enum.auto()
+    """Runs it on the handle of a variable."""
+    ALIAS = enum.auto()
+    """Computes nothing: output `i` is input `i`."""
+    DRAW = enum.auto()
+    """Draws the random numbers of the worker's rows, which are those of a draw for all rows."""
+    CALL = enum.auto()
+    """Runs the plan of the called function."""
+    LOOP = enum.auto()
+    """Runs a loop of the plans of its body and its condition."""
+    COND = enum.auto()
+    """Runs the plan of one of the two branches."""
+    MEAN = enum.auto()
+    """Scales the mean of the worker's rows by their share, so that the sum is the whole mean."""
+    EXTREME = enum.auto()
+    """Compares the extreme of the worker's rows with those of the other workers."""
+    ASSERTION = enum.auto()
+    """Checks a condition once the workers agree on whether it holds."""
+    SHAPE = enum.auto()
+    """Returns the shape of the whole tensors, though the worker may have only its rows of them."""
+    ELEMENT_SHAPE = enum.auto()
+    """Returns the shape of a list's elements."""
+
+
 @dataclasses.dataclass(frozen=True)
 class Decision:
     """How an operation is computed by several workers.
@@ -103,7 +133,7 @@ class Decision:
     Attributes:
       want: the states in which it takes its inputs.
       out: the states in which it gives its outputs.
-      how: "run": the operation itself. The other values are in `execution.py`.
+      how: what `execution.py` does in place of the operation.
       local_size: (input, axis): this input holds the shape of the output. Its size at `axis` is
         replaced by the size of the worker's rows.
       open_shape: this input holds the shape of the elements of a list. The shape stays open.
@@ -114,7 +144,7 @@ class Decision:
 
     want: tuple[State, ...]
     out: tuple[State, ...]
-    how: str = "run"
+    how: How = How.RUN
     local_size: tuple[int, int] | None = None
     open_shape: int | None = None
     whole: str = ""
@@ -122,7 +152,7 @@ class Decision:
 
     def needs(self, number: int) -> bool:
         """Whether an input has to be computed: not if only its shape is used, which is known."""
-        is_known = self.how == "shape" and is_sharded(self.want[number])
+        is_known = self.how == How.SHAPE and is_sharded(self.want[number])
         return not is_known or self.forms[number] is None
 
 

@@ -17,13 +17,14 @@ from hvd_elastic_keras.step.partition.execution import PartialStep
 from hvd_elastic_keras.step.partition.part import Part
 from hvd_elastic_keras.step.partition.plan import Analysis
 from hvd_elastic_keras.step.partition.planning.analysis import analysed
+from hvd_elastic_keras.step.partition.rules.states import How
 from tests.harness.lockstep import AloneCollectives, take_step
 
 FLOATS = ("float16", "bfloat16", "float32", "float64")
 WHOLE_NUMBERS = ("int32", "int64", "uint32", "uint64")
 
 
-def hows(analysis: Analysis) -> list[str]:
+def hows(analysis: Analysis) -> list[How]:
     """How random numbers are drawn."""
     draws = ("StatelessRandom", "StatelessTruncated")
     planned = [p for p in analysis.plan.operations if p.op.type.startswith(draws)]
@@ -67,7 +68,7 @@ def test_a_worker_draws_the_bits_of_its_rows(
             drawn.append(uniform(shape, seeds, 1, 77, dtype))
         return [tf.identity(d) for d in drawn]
 
-    assert set(hows(compared(function, shares))) == {"draw"}
+    assert set(hows(compared(function, shares))) == {How.DRAW}
 
 
 DRAWN_WHOLE = {
@@ -86,7 +87,7 @@ DRAWN_WHOLE = {
 @pytest.mark.parametrize("name", DRAWN_WHOLE)
 def test_other_draws_are_drawn_whole_by_every_worker(name: str) -> None:
     analysis = compared(lambda x: [tf.identity(DRAWN_WHOLE[name](x))], [2, 3, 4])
-    assert hows(analysis) == ["run"]
+    assert hows(analysis) == [How.RUN]
 
 
 def test_what_everybody_wants_whole_takes_no_collective() -> None:

@@ -21,7 +21,7 @@ from hvd_elastic_keras.step.partition.part import Part
 from hvd_elastic_keras.step.partition.plan import Analysis
 from hvd_elastic_keras.step.partition.planning.analysis import analysed
 from hvd_elastic_keras.step.partition.planning.liveness import without_rows
-from hvd_elastic_keras.step.partition.rules.states import PARTIAL, REPLICATED, Decision, View
+from hvd_elastic_keras.step.partition.rules.states import PARTIAL, REPLICATED, Decision, How, View
 from tests.harness.lockstep import AloneCollectives, assert_close, take_step
 from tests.harness.partitioned_models import MODELS, ROWS, Made, half_precision
 from tests.harness.partitioned_models.rounds import ROUNDS
@@ -196,7 +196,7 @@ def test_the_same_operations_can_be_added_to_a_graph(name: str) -> None:
 
 def _mean_of_own_rows(v: View) -> Decision:
     decision = rules.reductions.reduction(v)
-    return v.only(0, PARTIAL) if decision.how == "mean" else decision
+    return v.only(0, PARTIAL) if decision.how == How.MEAN else decision
 
 
 def _linear(v: View) -> Decision:
