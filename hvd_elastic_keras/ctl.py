@@ -110,55 +110,79 @@ def _common(parser: argparse.ArgumentParser, **default: object) -> None:
     parser.add_argument("--json", action="store_true", help=text, **default)  # type: ignore[arg-type]
 
 
-def parser() -> argparse.ArgumentParser:
-    """The command line; each command has a function `run` that carries it out."""
-    top = parser_of("hvd_elastic_keras.ctl", __doc__ or "")
-    _common(top)
-    commands = top.add_subparsers(
-        dest="command", metavar=f"{{{','.join(COMMANDS)}}}", required=True
-    )
+class _Commands:
+    """The commands of a parser. Each has a function `run` that carries it out."""
 
-    def add(name: str, text: str, run: object) -> argparse.ArgumentParser:
-        command = commands.add_parser(name, help=text, description=text, allow_abbrev=False)
+    def __init__(self, top: argparse.ArgumentParser) -> None:
+        self._commands = top.add_subparsers(
+            dest="command", metavar=f"{{{','.join(COMMANDS)}}}", required=True
+        )
+
+    def add(self, name: str, text: str, run: object) -> argparse.ArgumentParser:
+        command = self._commands.add_parser(name, help=text, description=text, allow_abbrev=False)
         _common(command, default=argparse.SUPPRESS)
         command.set_defaults(run=run)
         return command
 
-    add("status", "show the workers and the slots of a job", _status)
-    add("audit", "judge anew what `run --audit` has written", _audit)
-    add("explain", "tell of all changes of a job: who, why, and what each has cost", _explain)
-
-    def add_change(name: str, what: str, run: object) -> argparse.ArgumentParser:
-        command = add(name, f"{name} {what}", run)
+    def add_change(self, name: str, what: str, run: object) -> argparse.ArgumentParser:
+        command = self.add(name, f"{name} {what}", run)
         text = "any text: the same command given again with the same id counts once"
         command.add_argument("--command_id", default="", help=text)
         return command
 
+
+def parser() -> argparse.ArgumentParser:
+    """The command line; each command has a function `run` that carries it out."""
+    top = parser_of("hvd_elastic_keras.ctl", __doc__ or "")
+    _common(top)
+    commands = _Commands(top)
+    commands.add("status", "show the workers and the slots of a job", _status)
+    commands.add("audit", "judge anew what `run --audit` has written", _audit)
+    text = "tell of all changes of a job: who, why, and what each has cost"
+    commands.add("explain", text, _explain)
+    _add_changes(commands)
+    _add_views(commands)
+    commands.add("stop", "stop a job after the current step, with a checkpoint", _stop)
+    commands.add("list", "show the jobs below ./jobs", _list)
+    text = "print what a report of a bug needs: versions, host, variables, the job; no secrets"
+    commands.add("env", text, _env)
+    _add_manifests(commands)
+    text = "print the token that may only read a job, given its token on standard input"
+    commands.add("read_only_token", text, _read_only_token)
+    return top
+
+
+def _add_changes(commands: _Commands) -> None:
+    """Adds the commands that change the workers or the slots of a job."""
     for name, what in (("add", "N"), ("remove", "N|WORKER_ID")):
-        add_change(name, "workers", _change_workers).add_argument("workers", metavar=what)
+        change = commands.add_change(name, "workers", _change_workers)
+        change.add_argument("workers", metavar=what)
     for name in ("revoke", "grant"):
-        command = add_change(name, "slots", _change_slots)
+        command = commands.add_change(name, "slots", _change_slots)
         command.add_argument("--slots", type=int, help=f"how many slots to {name}")
         text = "host of the slots; may be left out with one host"
         command.add_argument("--host", default="", help=text)
         if name == "revoke":
             text = "seconds after which revoked workers that have not left are killed"
             command.add_argument("--deadline_s", type=float, help=text)
+
+
+def _add_views(commands: _Commands) -> None:
+    """Adds the commands that show the dashboard and the logs."""
     text = "print the address of a page of a job; it holds the job's token"
-    dashboard = add("dashboard", text, _dashboard)
+    dashboard = commands.add("dashboard", text, _dashboard)
     text = "with a token that may see the job, and not change it"
     dashboard.add_argument("--read_only", action="store_true", help=text)
-    logs = add("logs", "print what a worker, or all of them, have printed", _logs)
+    logs = commands.add("logs", "print what a worker, or all of them, have printed", _logs)
     text = "such as w1; default: all, with the worker before each line"
     logs.add_argument("worker", nargs="?", default="", metavar="WORKER_ID", help=text)
     text = "go on with what is printed from now on, until the job ends"
     logs.add_argument("--follow", "-f", action="store_true", help=text)
-    add("stop", "stop a job after the current step, with a checkpoint", _stop)
-    add("list", "show the jobs below ./jobs", _list)
-    text = "print what a report of a bug needs: versions, host, variables, the job; no secrets"
-    add("env", text, _env)
+
+
+def _add_manifests(commands: _Commands) -> None:
     text = "write the files for Kubernetes, Slurm and Grafana, for you to edit"
-    written = add("manifests", text, _manifests)
+    written = commands.add("manifests", text, _manifests)
     text = "where to; default: deploy"
     written.add_argument("directory", nargs="?", type=Path, default=Path("deploy"), help=text)
     text = "begins the names of the job's objects in Kubernetes; give each job of a namespace one"
@@ -166,9 +190,6 @@ def parser() -> argparse.ArgumentParser:
     written.add_argument("--image", default="", help="the image with your training")
     text = "what is trained, in quotes: flags of run, or a script with its arguments"
     written.add_argument("--training", default="", help=text + "; default: --model=digits_cnn")
-    text = "print the token that may only read a job, given its token on standard input"
-    add("read_only_token", text, _read_only_token)
-    return top
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

@@ -10,7 +10,7 @@ from hvd_elastic_keras.api.training import Training
 from hvd_elastic_keras.audit.recorder import Auditor, Ledgers
 from hvd_elastic_keras.audit.verdict import Account
 from hvd_elastic_keras.common import files
-from hvd_elastic_keras.common.events import BestModelSaved, EpochAudited
+from hvd_elastic_keras.common.events import EpochAudited, WorkerEntry
 from hvd_elastic_keras.keras_internals.learning_rate import learning_rate_of
 from hvd_elastic_keras.loop.course import Course
 from hvd_elastic_keras.loop.kept_on_disk import Checkpoints, Durable, KeptOnDisk, term_for
@@ -30,10 +30,8 @@ from hvd_elastic_keras.loop.start_notices import Announcer, StartNotices
 from hvd_elastic_keras.loop.training_loop import TrainingLoop
 from hvd_elastic_keras.observe.notices import Notice
 from hvd_elastic_keras.state.cursor import Phase
-from hvd_elastic_keras.state.run_state import RunState
 from hvd_elastic_keras.step.world import world_of_process
 from hvd_elastic_keras.worker.rounds import Rounds
-from hvd_elastic_keras.worker.session import Session
 
 
 def build_loop(
@@ -49,60 +47,7 @@ def build_loop(
       to_tell: notices for people when the training begins.
       watching: further observers.
     """
-    session, communicator = rounds.session, rounds.communicator
-    membership = rounds.membership
-    reporter = session.reporter
-    state = prepared.state
-    display = ProgressDisplay(reporter.show, membership.screen, training.verbose)
-    phases, world = by_phase(prepared.runners), world_of_process()
-    announcer = Announcer(reporter, display)
-    shares = Shares(state, training.train.num_micro_batches, announcer)
-    kept = _durable(training, state, rounds)
-    auditor = _auditor(training, phases[Phase.TRAIN], session, display)
-    growth = training.growth
-    options = training.options
-    losses = NonFiniteLoss(reporter, options.on_nonfinite)
-    guard = CheckpointGuard(training.job_dir, membership.term)
-    policies: list[Policy] = [shares]
-    if growth:
-        policies.append(GrowingBatch(growth, world, state, announcer))
-    # `Checkpoints` is the last one, so that everything before a checkpoint is on disk.
-    observers = [
-        *watching,
-        announcer,
-        display,
-        losses,
-        SameReading(phases, communicator),
-        SameWeights(
-            reporter, communicator, state.variables.values, options.check_weights_every_n_steps
-        ),
-        prepared.reset_calls,
-        *([LedgerNotes(auditor)] if auditor else []),
-        StartNotices(reporter, to_tell, training.callbacks.unsendable_warning),
-        StepRecords(
-            reporter,
-            session.training,
-            waited_s=lambda: world.waited_s,
-            seconds=world.step_seconds,
-            learning_rate=functools.partial(learning_rate_of, training.model),
-        ),
-        *_best_model(training, prepared, session, display),
-        EpochRecords(reporter, audited=auditor is not None and auditor.records),
-        Checkpoints(kept, options, losses, guard, before=_written_up(auditor)),
-    ]
-    parts = LoopParts(
-        model=training.model,
-        rounds=rounds,
-        state=state,
-        train=phases[Phase.TRAIN],
-        evaluate=phases.get(Phase.EVALUATE),
-        callbacks=training.callbacks,
-        world=world,
-        course=Course(training.schedule, state, phases[Phase.TRAIN], world),
-        shares=shares,
-        observers=Observers(observers, policies),
-    )
-    return TrainingLoop(parts, kept)
+    return _LoopBuilder(training, prepared, rounds).build(to_tell, watching)
 
 
 def by_phase(runners: Sequence[PhaseRunner]) -> dict[Phase, PhaseRunner]:
@@ -110,42 +55,139 @@ def by_phase(runners: Sequence[PhaseRunner]) -> dict[Phase, PhaseRunner]:
     return dict(zip((Phase.TRAIN, Phase.EVALUATE), runners, strict=False))
 
 
-def _durable(training: Training, state: RunState, rounds: Rounds) -> Durable:
-    if training.job_dir is None:
-        return Durable()
-    return KeptOnDisk(
-        training.job_dir,
-        training.origin,
-        model=training.model,
-        callbacks=training.callbacks,
-        state=state,
-        session=rounds.session,
-        options=training.options,
-        term=term_for(rounds.membership.term, training.options),
-    )
+class _LoopBuilder:
+    """Holds what the parts of a loop have in common while they are made."""
 
-
-def _best_model(
-    training: Training, prepared: Prepared, session: Session, display: ProgressDisplay
-) -> list[Observer]:
-    if training.job_dir is None or not training.options.keep_best:
-        return []
-
-    def tell(text: str, entry: BestModelSaved) -> None:
-        session.reporter.tell(text if training.verbose else "", entry, prefix=display.line_break)
-
-    return [
-        BestModel(
-            training.options.keep_best,
-            files.training_dir(training.job_dir, session.training),
-            model=training.model,
-            schedule=training.schedule,
-            callbacks=training.callbacks,
-            state=prepared.state,
-            tell=tell,
-            warn=session.reporter.show,
+    def __init__(self, training: Training, prepared: Prepared, rounds: Rounds) -> None:
+        self._training = training
+        self._prepared = prepared
+        self._rounds = rounds
+        self._session = rounds.session
+        self._reporter = rounds.session.reporter
+        self._options = training.options
+        self._phases = by_phase(prepared.runners)
+        self._world = world_of_process()
+        self._display = ProgressDisplay(
+            self._reporter.show, rounds.membership.screen, training.verbose
         )
-    ]
+        self._announcer = Announcer(self._reporter, self._display)
+
+    def build(self, to_tell: Iterable[Notice], watching: Iterable[Observer]) -> TrainingLoop:
+        training, state, train = self._training, self._prepared.state, self._phases[Phase.TRAIN]
+        shares = Shares(state, training.train.num_micro_batches, self._announcer)
+        kept = self._durable()
+        observers = self._observers(to_tell, watching, kept)
+        parts = LoopParts(
+            model=training.model,
+            rounds=self._rounds,
+            state=state,
+            train=train,
+            evaluate=self._phases.get(Phase.EVALUATE),
+            callbacks=training.callbacks,
+            world=self._world,
+            course=Course(training.schedule, state, train, self._world),
+            shares=shares,
+            observers=Observers(observers, self._policies(shares)),
+        )
+        return TrainingLoop(parts, kept)
+
+    def _policies(self, shares: Shares) -> list[Policy]:
+        growth = self._training.growth
+        if not growth:
+            return [shares]
+        return [shares, GrowingBatch(growth, self._world, self._prepared.state, self._announcer)]
+
+    def _observers(
+        self, to_tell: Iterable[Notice], watching: Iterable[Observer], kept: Durable
+    ) -> list[Observer]:
+        """Returns the observers in their order.
+
+        `Checkpoints` is the last one, so that everything before a checkpoint is on disk.
+        """
+        reporter, communicator, options = self._reporter, self._rounds.communicator, self._options
+        auditor = self._auditor()
+        losses = NonFiniteLoss(reporter, options.on_nonfinite)
+        guard = CheckpointGuard(self._training.job_dir, self._rounds.membership.term)
+        weights = self._prepared.state.variables.values
+        return [
+            *watching,
+            self._announcer,
+            self._display,
+            losses,
+            SameReading(self._phases, communicator),
+            SameWeights(reporter, communicator, weights, options.check_weights_every_n_steps),
+            self._prepared.reset_calls,
+            *([LedgerNotes(auditor)] if auditor else []),
+            StartNotices(reporter, to_tell, self._training.callbacks.unsendable_warning),
+            self._step_records(),
+            *self._best_model(),
+            EpochRecords(reporter, audited=auditor is not None and auditor.records),
+            Checkpoints(kept, options, losses, guard, before=_written_up(auditor)),
+        ]
+
+    def _step_records(self) -> StepRecords:
+        world = self._world
+        return StepRecords(
+            self._reporter,
+            self._session.training,
+            waited_s=lambda: world.waited_s,
+            seconds=world.step_seconds,
+            learning_rate=functools.partial(learning_rate_of, self._training.model),
+        )
+
+    def _durable(self) -> Durable:
+        training = self._training
+        if training.job_dir is None:
+            return Durable()
+        return KeptOnDisk(
+            training.job_dir,
+            training.origin,
+            model=training.model,
+            callbacks=training.callbacks,
+            state=self._prepared.state,
+            session=self._session,
+            options=self._options,
+            term=term_for(self._rounds.membership.term, self._options),
+        )
+
+    def _best_model(self) -> list[Observer]:
+        training = self._training
+        if training.job_dir is None or not self._options.keep_best:
+            return []
+
+        return [
+            BestModel(
+                self._options.keep_best,
+                files.training_dir(training.job_dir, self._session.training),
+                model=training.model,
+                schedule=training.schedule,
+                callbacks=training.callbacks,
+                state=self._prepared.state,
+                tell=self._tell,
+                warn=self._reporter.show,
+            )
+        ]
+
+    def _auditor(self) -> Auditor | None:
+        if self._training.job_dir is None:
+            return None
+        directory = files.training_dir(self._training.job_dir, self._session.training)
+        directory /= files.LEDGER
+        if not self._options.audit and not directory.exists():
+            return None
+
+        def tell(epoch: int, account: Account) -> None:
+            entry = EpochAudited(epoch=epoch, exact=account.is_exact, verdict=account.verdict)
+            self._tell(f"audit of epoch {epoch + 1}: {account.summary}", entry)
+
+        train, warn = self._phases[Phase.TRAIN], self._display.warning
+        ledgers = Ledgers(directory, train, tell, warn=warn)
+        return Auditor(ledgers, records=self._options.audit)
+
+    def _tell(self, text: str, entry: WorkerEntry) -> None:
+        """Adds an entry, and shows a line unless the training is quiet."""
+        text = text if self._training.verbose else ""
+        self._reporter.tell(text, entry, prefix=self._display.line_break)
 
 
 def _written_up(auditor: Auditor | None) -> Callable[[], None]:
@@ -154,21 +196,3 @@ def _written_up(auditor: Auditor | None) -> Callable[[], None]:
     Steps before a checkpoint are never repeated, so their entries must be on disk first.
     """
     return functools.partial(auditor.flush, judged=False) if auditor else lambda: None
-
-
-def _auditor(
-    training: Training, runner: PhaseRunner, session: Session, display: ProgressDisplay
-) -> Auditor | None:
-    if training.job_dir is None:
-        return None
-    directory = files.training_dir(training.job_dir, session.training) / files.LEDGER
-    if not training.options.audit and not directory.exists():
-        return None
-
-    def tell(epoch: int, account: Account) -> None:
-        text = f"audit of epoch {epoch + 1}: {account.summary}" if training.verbose else ""
-        entry = EpochAudited(epoch=epoch, exact=account.is_exact, verdict=account.verdict)
-        session.reporter.tell(text, entry, prefix=display.line_break)
-
-    ledgers = Ledgers(directory, runner, tell, warn=display.warning)
-    return Auditor(ledgers, records=training.options.audit)

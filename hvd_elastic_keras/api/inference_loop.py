@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import keras
@@ -108,44 +108,79 @@ def run_loop(
     membership = worked.membership
     check_gpus(membership)
     rounds = OwnRounds(membership)
-    session, communicator = rounds.session, rounds.communicator
     variables = variables_of(worked.model)
     world_of_process().follow(SoloSession())  # nothing is pending while it warms up
     if predictor is None or parts is None:
-        step = _evaluation_step(worked, variables)
-        runner = PhaseRunner(worked.pipeline, step)
-        with explained_first_steps(worked.model, worked.pipeline, None):
-            warm_up(rounds, variables, [runner])
-        told, collectives = (*step.told, *step.warnings_for_several), step.collectives_digest
+        runner, told, collectives = _evaluation(worked, variables, rounds)
+        doing = "evaluating"
     else:
-        runner = _prediction(worked, variables, communicator, predictor, parts)
-        told, collectives = (), ""
-    to_tell = [*open_to(rounds), *(Notice(f"warning: {text}") for text in told)]
+        runner = _prediction(worked, variables, rounds.communicator, predictor, parts)
+        told, collectives, doing = [], "", "predicting"
+    to_tell = [*open_to(rounds), *told]
     along = read_along(membership, {Phase.INFER: runner})
     warm_up_s = time.monotonic() - worked.began
-    session.join(communicator, runner.input.num_micro_batches, warm_up_s)
+    rounds.session.join(rounds.communicator, runner.input.num_micro_batches, warm_up_s)
     callbacks = CallbackRunner((), worked.model, {"epochs": 1, "steps": None})
     state = _state(worked, variables, callbacks, collectives)
-    reporter = session.reporter
-    display = ProgressDisplay(reporter.show, Screen.LINES)  # only shows single lines
-    shares = Shares(state, runner.input.num_micro_batches, Announcer(reporter, display))
+    show = rounds.session.reporter.show
+    observers = [
+        *along,
+        InferenceDisplay(show, doing, membership.screen),
+        *_observers(rounds, runner, state, to_tell, write),
+    ]
+    loop_parts = _loop_parts(
+        worked.model, rounds, runner, state, callbacks=callbacks, observers=observers
+    )
+    TrainingLoop(loop_parts, _Predictions(state, first_missing_step)).run()
+
+
+def _evaluation(
+    worked: Worked, variables: ModelVariables, rounds: OwnRounds
+) -> tuple[PhaseRunner, list[Notice], str]:
+    """Warms up an evaluation. Returns its runner, notices, and the digest of its collectives."""
+    step = _evaluation_step(worked, variables)
+    runner = PhaseRunner(worked.pipeline, step)
+    with explained_first_steps(worked.model, worked.pipeline, None):
+        warm_up(rounds, variables, [runner])
+    warnings = (*step.told, *step.warnings_for_several)
+    return runner, [Notice(f"warning: {text}") for text in warnings], step.collectives_digest
+
+
+def _observers(
+    rounds: OwnRounds,
+    runner: PhaseRunner,
+    state: RunState,
+    to_tell: Sequence[Notice],
+    write: Callable[[dict[str, Any]], str],
+) -> list[Observer]:
+    reporter = rounds.session.reporter
 
     def write_results() -> str:
         logs = state.epoch_logs.items()
         return write({name.removeprefix(VALIDATION): value for name, value in logs})
 
-    observers = [
-        *along,
-        InferenceDisplay(
-            reporter.show, "evaluating" if predictor is None else "predicting", membership.screen
-        ),
-        InferenceRecords(reporter, session.training),
-        SameReading({Phase.INFER: runner}, communicator),
+    return [
+        InferenceRecords(reporter, rounds.session.training),
+        SameReading({Phase.INFER: runner}, rounds.communicator),
         StartNotices(reporter, to_tell, lambda: ""),
         Results(write_results, reporter.tell),
     ]
-    loop_parts = LoopParts(
-        model=worked.model,
+
+
+def _loop_parts(
+    model: keras.Model,
+    rounds: OwnRounds,
+    runner: PhaseRunner,
+    state: RunState,
+    *,
+    callbacks: CallbackRunner,
+    observers: list[Observer],
+) -> LoopParts:
+    reporter = rounds.session.reporter
+    display = ProgressDisplay(reporter.show, Screen.LINES)  # only shows single lines
+    shares = Shares(state, runner.input.num_micro_batches, Announcer(reporter, display))
+    return LoopParts(
+        model=model,
         rounds=rounds,
         state=state,
         train=runner,
@@ -157,7 +192,6 @@ def run_loop(
         observers=Observers(observers, [shares]),
         trains=False,
     )
-    TrainingLoop(loop_parts, _Predictions(state, first_missing_step)).run()
 
 
 def _evaluation_step(worked: Worked, variables: ModelVariables) -> PartitionedStep:

@@ -66,36 +66,54 @@ def prepare(
         )
         before += [tf.identity(v) for v in variables.all[len(before) :]]
         told = _told_of(steps, variables, has_others=has_others)
-        if training.options.explain_step:
-            _explain(steps[0])
-        if training.options.check_step:
-            _check(runners[0])
+        _explain_and_check(training.options, runners[0], steps[0])
         model.stop_training = False
         is_late = joins and _may_be_late(training, variables, steps[0])
         warm_up(rounds, variables, runners, has_others=has_others, begins_alone=begins_alone)
     _check_keep_best(training)
     variables.assign(before)
-    state = RunState(
-        model,
+    state = _state(training, variables, runners, steps if has_others else ())
+    if is_late:
+        state.may_be_late = lambda: not training.callbacks.calls_before_batch()
+    return _prepared(training, runners, state), told
+
+
+def _explain_and_check(options: RunOptions, runner: PhaseRunner, step: PartitionedStep) -> None:
+    """Explains and checks the training step, if the options ask for it."""
+    if options.explain_step:
+        _explain(step)
+    if options.check_step:
+        _check(runner)
+
+
+def _state(
+    training: Training,
+    variables: ModelVariables,
+    runners: Sequence[PhaseRunner],
+    shared: Sequence[PartitionedStep],
+) -> RunState:
+    """Returns the state of this worker at the beginning. Several workers take the shared steps."""
+    return RunState(
+        training.model,
         variables,
         training.callbacks,
         inputs=[runner.input for runner in runners],
         cursor=Cursor(epoch=training.schedule.initial_epoch),
         user=training.user,
-        collectives=" ".join(step.collectives_digest for step in steps) if has_others else "",
+        collectives=" ".join(step.collectives_digest for step in shared),
     )
-    if is_late:
-        state.may_be_late = lambda: not training.callbacks.calls_before_batch()
-    prepared = Prepared(
-        model,
+
+
+def _prepared(training: Training, runners: list[PhaseRunner], state: RunState) -> Prepared:
+    return Prepared(
+        training.model,
         runners,
         state,
         training.callbacks,
         _UserRounds(training),
         data=training.data,
-        function=model.train_function,
+        function=training.model.train_function,
     )
-    return prepared, told
 
 
 def _told_of(

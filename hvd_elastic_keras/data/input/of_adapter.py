@@ -154,57 +154,72 @@ def _inner(
     seed: OrderSeed,
     beside: FitInput | None = None,
 ) -> Pipeline | BatchPipeline:
-    name = reader.name
     if isinstance(adapter, ArrayDataAdapter):
-        return _of_arrays(adapter, micro_batch_size, seed, name)
+        return _of_arrays(adapter, micro_batch_size, seed, reader.name)
     if isinstance(adapter, PyDatasetAdapter):
-        own_order = seed.is_given or not python_is_seeded()
-        py_dataset = PyDatasetBatches(
-            adapter.py_dataset,
-            standardize_of(adapter),
-            adapter.shuffle,
-            seed.number if own_order else None,
-            call_seed=None if reader.alone else seed.number,
-        )
-        return BatchPipeline(py_dataset, micro_batch_size)
+        return BatchPipeline(_py_dataset(adapter, reader, seed), micro_batch_size)
     if isinstance(adapter, GeneratorDataAdapter):
-        given = generator_of(adapter)
-        own = None if reader.alone else generator_state(name, reader.reader, seed.number)
-        generator = GeneratorBatches(
-            given.first, given.rest, given.spec, name, reader.passes, draws=own
-        )
-        return BatchPipeline(generator, micro_batch_size)
+        return BatchPipeline(_generator(adapter, reader, seed), micro_batch_size)
     if isinstance(adapter, TFDatasetAdapter):
-        dataset = adapter.get_tf_dataset()
-        training = None if beside is None else beside.inner
-        trained = training.source if isinstance(training, BatchPipeline) else None
-        is_trained = isinstance(trained, DatasetBatches) and trained.dataset is dataset
-        parts = None
-        if isinstance(trained, DatasetBatches) and is_trained:
-            parts = trained.parts
-        elif not reader.alone:
-            parts = split(dataset, seed.number, reader.is_row_wise)
-            changed = (*parts.taken, *parts.drawn)
-            iterators.check_order(dataset, name, changed, is_in_order=parts.raw is not None)
-            _tell_of_maps(name, parts)
-        if not is_trained:
-            _tell_of_unknown_length(dataset, reader)
-        source = DatasetBatches(
-            dataset,
-            name,
-            made=reader.iterators(dataset),
-            reader=reader.reader,
-            beside=trained,
-            first=training.first_batch() if training is not None and is_trained else None,
-            parts=parts,
-            seed=None if reader.alone else seed.number,
-        )
-        return BatchPipeline(source, micro_batch_size)
+        return BatchPipeline(_dataset(adapter, reader, seed, beside), micro_batch_size)
     raise DataError(
-        f"{name} came as {type(adapter).__name__.removesuffix('Adapter')}, expected arrays, a "
-        "tf.data.Dataset, a keras.utils.PyDataset or a generator. Convert it, for example with "
+        f"{reader.name} came as {type(adapter).__name__.removesuffix('Adapter')}, expected arrays, "
+        "a tf.data.Dataset, a keras.utils.PyDataset or a generator. Convert it, for example with "
         "tf.data.Dataset.from_generator."
     )
+
+
+def _py_dataset(adapter: Any, reader: FitReader, seed: OrderSeed) -> PyDatasetBatches:
+    own_order = seed.is_given or not python_is_seeded()
+    return PyDatasetBatches(
+        adapter.py_dataset,
+        standardize_of(adapter),
+        adapter.shuffle,
+        seed.number if own_order else None,
+        call_seed=None if reader.alone else seed.number,
+    )
+
+
+def _generator(adapter: Any, reader: FitReader, seed: OrderSeed) -> GeneratorBatches:
+    given = generator_of(adapter)
+    own = None if reader.alone else generator_state(reader.name, reader.reader, seed.number)
+    return GeneratorBatches(
+        given.first, given.rest, given.spec, reader.name, reader.passes, draws=own
+    )
+
+
+def _dataset(
+    adapter: Any, reader: FitReader, seed: OrderSeed, beside: FitInput | None
+) -> DatasetBatches:
+    """Returns the batches of a dataset. A dataset that is also trained on is split only once."""
+    dataset = adapter.get_tf_dataset()
+    training = None if beside is None else beside.inner
+    trained = training.source if isinstance(training, BatchPipeline) else None
+    first = None
+    if training and isinstance(trained, DatasetBatches) and trained.dataset is dataset:
+        parts, first = trained.parts, training.first_batch()
+    else:
+        parts = None if reader.alone else _split(dataset, reader, seed)
+        _tell_of_unknown_length(dataset, reader)
+    return DatasetBatches(
+        dataset,
+        reader.name,
+        made=reader.iterators(dataset),
+        reader=reader.reader,
+        beside=trained,
+        first=first,
+        parts=parts,
+        seed=None if reader.alone else seed.number,
+    )
+
+
+def _split(dataset: tf.data.Dataset, reader: FitReader, seed: OrderSeed) -> SplitDataset:
+    """Takes the `map`s out of a dataset, and checks that its order is the same on all workers."""
+    parts = split(dataset, seed.number, reader.is_row_wise)
+    changed = (*parts.taken, *parts.drawn)
+    iterators.check_order(dataset, reader.name, changed, is_in_order=parts.raw is not None)
+    _tell_of_maps(reader.name, parts)
+    return parts
 
 
 def _tell_of_maps(name: str, parts: SplitDataset) -> None:
