@@ -12,7 +12,6 @@ The last form runs a script that trains by itself, with `Model.fit`, `Trainer` o
 from __future__ import annotations
 
 import asyncio
-import dataclasses
 import functools
 import signal
 import sys
@@ -114,8 +113,7 @@ def _start(given: settings.Settings, arguments: Sequence[str]) -> int:
         reference = given.lines(counts, f"configuration of {model}")
         return asyncio.run(dry_run.dry_run(request, list(reference)))
     command = take_over.what_was_asked_for(given.words, takes_value)
-    request = dataclasses.replace(_request(script, given), command=command)
-    return asyncio.run(run_job.run_job(request))
+    return asyncio.run(run_job.run_job(_request(script, given, command)))
 
 
 def _refuse_what_the_master_decides(script: list[str]) -> None:
@@ -143,7 +141,9 @@ def _wish() -> join_job.JoinWish:
     )
 
 
-def _request(script: list[str], given: settings.Settings) -> job_request.JobRequest:
+def _request(
+    script: list[str], given: settings.Settings, words: tuple[str, ...] = ()
+) -> job_request.JobRequest:
     """Returns the job that the flags ask for: a script with arguments or, if empty, a model."""
     config = _reference()
     # A script decides itself what it trains; a reference configuration does not concern it.
@@ -176,19 +176,22 @@ def _request(script: list[str], given: settings.Settings) -> job_request.JobRequ
         job_dir,
         name,
         asked=asked,
-        sources=given.sources,
-        warnings=_warnings(given.words),
+        command=job_request.CommandLine(words, given.sources, warnings=_warnings(given.words)),
         network_interface=job_flags.NETWORK_INTERFACE.value,
-        all_output=job_flags.ALL_OUTPUT.value or job_flags.VERBOSE.value,
-        verbosity=job_flags.verbosity(),
-        tls=job_flags.TLS.value,
-        timeline=Path(timeline).resolve() if timeline else None,
-        dashboard=job_flags.DASHBOARD.value,
-        report=job_flags.REPORT.value,
-        address=job_request.MasterAddress(
-            bind, join_flags.PORT.value, pods.master_host if pods else ""
+        output=job_request.OutputRequest(
+            timeline=Path(timeline).resolve() if timeline else None,
+            dashboard=job_flags.DASHBOARD.value,
+            report=job_flags.REPORT.value,
+            all_output=job_flags.ALL_OUTPUT.value or job_flags.VERBOSE.value,
+            verbosity=job_flags.verbosity(),
         ),
-        token=join_flags.token_of_job(join_flags.TOKEN_FILE.value),
+        master=job_request.MasterRequest(
+            bind,
+            join_flags.PORT.value,
+            pods.master_host if pods else "",
+            tls=job_flags.TLS.value,
+            token=join_flags.token_of_job(join_flags.TOKEN_FILE.value),
+        ),
         hosts=hosts,
         pods=pods,
         seed=_SEED.value if script else None,

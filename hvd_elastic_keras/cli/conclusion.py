@@ -61,9 +61,9 @@ def conclude(console: Console, request: JobRequest, result: JobResult, signals: 
 
 def write_up(request: JobRequest, console: Console) -> None:
     """Writes the timeline and the report of a job that has ended, if they are wanted."""
-    if request.timeline:
-        _write_timeline(request.timeline, request.job_dir, console)
-    if request.report:
+    if request.output.timeline:
+        _write_timeline(request.output.timeline, request.job_dir, console)
+    if request.output.report:
         _write_report(request.job_dir, console)
 
 

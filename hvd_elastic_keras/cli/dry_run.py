@@ -16,7 +16,7 @@ from hvd_elastic_keras.cli import plan, source_files
 from hvd_elastic_keras.cli.check_in_subprocess import check_request
 from hvd_elastic_keras.cli.checks.machine import gpus_here, too_little_memory_for
 from hvd_elastic_keras.cli.job_directory import held
-from hvd_elastic_keras.cli.job_request import JobRequest, MasterAddress
+from hvd_elastic_keras.cli.job_request import JobRequest, MasterRequest
 from hvd_elastic_keras.common import files, host_port, predictions
 from hvd_elastic_keras.common.errors import ConfigurationError
 from hvd_elastic_keras.launchers import open_files
@@ -46,13 +46,13 @@ async def dry_run(request: JobRequest, settings: Sequence[str] = ()) -> int:
     check_directory(request.job_dir)
     check_gpus(request)
     check_checkpoint_dir(request)
-    if request.timeline:
-        check_timeline(request.timeline)
-    check_address(request.address)
+    if request.output.timeline:
+        check_timeline(request.output.timeline)
+    check_address(request.master)
     if request.network_interface and not (request.hosts or request.pods):
         network.interface(request.network_interface, "", network.addresses())
     with tempfile.TemporaryDirectory(prefix=env.SCRATCH_PREFIX) as scratch:
-        if request.tls:
+        if request.master.tls:
             certificate.make(Path(scratch))
         found = None
         if request.spec:
@@ -64,7 +64,7 @@ async def dry_run(request: JobRequest, settings: Sequence[str] = ()) -> int:
                 predictions.check_directory(Path(request.spec.output), found["identity"])
         else:
             check_syntax(source_files.file_of(request.script, Path.cwd()))
-    warnings = (*request.warnings, *too_little_memory_for(request.started_here))
+    warnings = (*request.command.warnings, *too_little_memory_for(request.started_here))
     for line in (*warnings, *plan.whole_plan(request, found), *settings):
         console.line(line)
     open_files.raise_limit()
@@ -92,7 +92,7 @@ def check_directory(job_dir: Path) -> None:
                 path.rmdir()
 
 
-def check_address(address: MasterAddress) -> None:
+def check_address(address: MasterRequest) -> None:
     """Raises `ConfigurationError` if the master could not listen at the address now."""
     try:
         host_port.listening(address.bind, 0).close()

@@ -139,3 +139,9 @@ async def until_removed(job_dir: Path) -> None:
             return
         except OSError as error:  # a network file system may not answer for a while
             log.debug("%s: %s", events, error)
+
+
+def first_worker_number(job_dir: Path) -> int:
+    """Returns the first number for new workers; a job that continues does not reuse worker ids."""
+    numbers = [p.stem[1:] for p in (job_dir / files.LOGS).glob("w*.log")]
+    return max((int(n) + 1 for n in numbers if n.isdecimal()), default=0)

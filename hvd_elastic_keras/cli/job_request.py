@@ -28,18 +28,55 @@ def worker_command(script: Sequence[str]) -> list[str]:
 
 
 @dataclasses.dataclass(frozen=True)
-class MasterAddress:
-    """The address at which the master listens.
+class MasterRequest:
+    """How workers and `ctl` reach the master.
 
     Attributes:
       bind: an address of this host, or 0.0.0.0 for all of them.
       port: port to listen at; 0: a free port.
       given_out: address by which workers reach this host, if it is not `bind`.
+      tls: whether they speak to the master through TLS.
+      token: token of the job; empty: a new one.
     """
 
     bind: str = "127.0.0.1"
     port: int = 0
     given_out: str = ""
+    tls: bool = False
+    token: str = dataclasses.field(default="", repr=False)
+
+
+@dataclasses.dataclass(frozen=True)
+class OutputRequest:
+    """What people see of a job, while it runs and afterwards.
+
+    Attributes:
+      timeline: file for a trace of the whole job.
+      dashboard: whether the address of the dashboard is shown.
+      report: whether the job's report is written at its end.
+      all_output: whether the lines of all workers are shown, not only those of one.
+    """
+
+    timeline: Path | None = None
+    dashboard: bool = False
+    report: bool = False
+    all_output: bool = False
+    verbosity: Verbosity = Verbosity.NORMAL
+
+
+@dataclasses.dataclass(frozen=True)
+class CommandLine:
+    """The command line that asks for a job.
+
+    Attributes:
+      words: its words without the job directory.
+      sources: by flag, the source of its value in `words`.
+      warnings: warnings about it.
+    """
+
+    words: tuple[str, ...] = ()
+    sources: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    warnings: tuple[str, ...] = ()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -51,30 +88,13 @@ class JobRequest:
     script: list[str]
     job_dir: Path
     name: str
-    timeline: Path | None = None
-    """File for a trace of the whole job."""
-    dashboard: bool = False
-    """Whether the address of the dashboard is shown."""
-    report: bool = False
-    """Whether the job's report is written at its end."""
+    output: OutputRequest = OutputRequest()
     asked: JobOptions = NOTHING_ASKED
     """Options that the job asks of its trainings."""
     network_interface: str = ""
     """Network interface between the workers; empty: the one that leads to the master."""
-    all_output: bool = False
-    """Whether the lines of all workers are shown, not only those of one."""
-    verbosity: Verbosity = Verbosity.NORMAL
-    tls: bool = False
-    """Whether workers and `ctl` speak to the launcher through TLS."""
-    command: tuple[str, ...] = ()
-    """The words of the command line without the job directory."""
-    sources: Mapping[str, str] = dataclasses.field(default_factory=dict)
-    """By flag, the source of its value in `command`."""
-    warnings: tuple[str, ...] = ()
-    """Warnings about the command line."""
-    address: MasterAddress = MasterAddress()
-    token: str = dataclasses.field(default="", repr=False)
-    """Token of the job; empty: a new one."""
+    command: CommandLine = CommandLine()
+    master: MasterRequest = MasterRequest()
     hosts: HostsRequest | None = None
     """Hosts on which workers start; None: only this one."""
     pods: PodsRequest | None = None

@@ -27,20 +27,21 @@ from hvd_elastic_keras.cli.dry_run import (
     port_is_taken,
     refused_on_full_disk,
 )
-from hvd_elastic_keras.cli.job_directory import held, shown, until_removed
-from hvd_elastic_keras.cli.job_request import JobRequest, MasterAddress
+from hvd_elastic_keras.cli.job_directory import first_worker_number, held, shown, until_removed
+from hvd_elastic_keras.cli.job_request import JobRequest, MasterRequest
 from hvd_elastic_keras.cli.remote_workers import run_on_hosts
 from hvd_elastic_keras.cli.take_over import left_behind
 from hvd_elastic_keras.common import control, files, host_port, predictions, versions
 from hvd_elastic_keras.common.control import JobDescription
 from hvd_elastic_keras.launchers import open_files
-from hvd_elastic_keras.launchers.base import LOCALHOST
+from hvd_elastic_keras.launchers.base import LOCALHOST, WorkerStart
 from hvd_elastic_keras.launchers.fork_server import ForkServer
 from hvd_elastic_keras.launchers.kubernetes import KUBERNETES
 from hvd_elastic_keras.launchers.local import LocalLauncher
 from hvd_elastic_keras.master.controller import Controller
 from hvd_elastic_keras.master.http import certificate
 from hvd_elastic_keras.master.journal import Term
+from hvd_elastic_keras.master.shown_output import Audience
 from hvd_elastic_keras.observe.console import Console
 from hvd_elastic_keras.observe.job_course import JobCourse
 from hvd_elastic_keras.observe.live_console import console_for
@@ -70,13 +71,13 @@ async def run_job(request: JobRequest) -> int:
     # would leave that file behind, so the test comes first.
     tempfile.gettempdir()
     conclusion.end_on_sigterm()
-    console = console_for(request.verbosity, request.spec.job if request.spec else "")
+    console = console_for(request.output.verbosity, request.spec.job if request.spec else "")
     with console.drawing(), held(request.job_dir) as begin:
         conclusion.outlive_terminal(request.job_dir, console)
-        for warning in request.warnings:
+        for warning in request.command.warnings:
             console.line(warning)
         known = newest_term_of_checkpoints(request.job_dir)
-        term = Term(request.job_dir, request.command, console, known, request.sources)
+        term = Term(request.job_dir, request.command.words, console, known, request.command.sources)
         endpoint = left_behind(request, term, console)
         with contextlib.ExitStack() as stack:
             server = _fork_server(request, stack)
@@ -121,10 +122,10 @@ async def _run_accepted(
         console.line(too_few)
     with refused_on_full_disk(job_dir):
         controller = _controller(request, console, term, endpoint, server)
-        if request.tls and endpoint is None:
+        if request.master.tls and endpoint is None:
             certificate.make(job_dir)
-        fingerprint = certificate.fingerprint_in(job_dir) if request.tls else ""
-        await _listen(controller, request.address, endpoint, fingerprint)
+        fingerprint = certificate.fingerprint_in(job_dir) if request.master.tls else ""
+        await _listen(controller, request.master, endpoint, fingerprint)
     _tell_how_to_reach(request, controller, console)
     launcher = LocalLauncher(
         lambda _: request.worker_command,
@@ -164,22 +165,26 @@ def _controller(
         job_dir,
         console,
         term,
-        _first_worker_number(job_dir),
-        token=endpoint.token if endpoint else request.token,
-        host=KUBERNETES if request.pods else LOCALHOST,
-        all_output=request.all_output,
+        token=endpoint.token if endpoint else request.master.token,
         description=_description(request),
-        listeners=[course.hear, console.hear, curves_for(job_dir, console)],
-        extended_by=[lambda core: Pages(course, core.status, job_dir / files.LOGS)],
-        prepared=server.ready if server else None,
+        start=WorkerStart(
+            KUBERNETES if request.pods else LOCALHOST,
+            first_worker_number(job_dir),
+            server.ready if server else None,
+        ),
+        audience=Audience(
+            [course.hear, console.hear, curves_for(job_dir, console)],
+            [lambda core: Pages(course, core.status, job_dir / files.LOGS)],
+            all_output=request.output.all_output,
+        ),
     )
 
 
 def _tell_how_to_reach(request: JobRequest, controller: Controller, console: Console) -> None:
     """Shows the addresses that people need, and a warning if others can read what passes there."""
-    if not (request.tls or host_port.is_loopback(request.address.bind)):
+    if not (request.master.tls or host_port.is_loopback(request.master.bind)):
         console.line(UNPROTECTED)
-    if request.dashboard:
+    if request.output.dashboard:
         console.info(f"dashboard: {files.read_endpoint(request.job_dir).dashboard}")
     if request.job.awaits_joiners and not request.hosts:
         console.info(how_to_join(controller.address, request.job_dir))
@@ -200,7 +205,7 @@ def _worker_environment(
         hostname=LOCALHOST,
         slot=controller.state.workers[worker_id].slot,
         master_timeout_s=request.job.master_timeout_s,
-        timeline_dir=str(job_dir / files.TIMELINES) if request.timeline else "",
+        timeline_dir=str(job_dir / files.TIMELINES) if request.output.timeline else "",
         options=request.asked,
         job_id=files.read_job_id(job_dir),
     )
@@ -230,7 +235,7 @@ async def _end_if_removed(job_dir: Path, console: Console, controller: Controlle
 
 async def _listen(
     controller: Controller,
-    wanted: MasterAddress,
+    wanted: MasterRequest,
     before: control.Endpoint | None,
     fingerprint: str,
 ) -> None:
@@ -290,8 +295,8 @@ async def _accept(request: JobRequest, console: Console, server: ForkServer | No
     job_dir = request.job_dir
     check_gpus(request)
     check_checkpoint_dir(request)
-    if request.timeline:
-        check_timeline(request.timeline)
+    if request.output.timeline:
+        check_timeline(request.output.timeline)
     spec = request.spec
     if spec:
         check_same_kind(job_dir, spec)
@@ -306,7 +311,7 @@ async def _accept(request: JobRequest, console: Console, server: ForkServer | No
             wanted.replace(job_dir / files.JOB)
         finally:
             wanted.unlink(missing_ok=True)
-    if request.timeline:
+    if request.output.timeline:
         shutil.rmtree(job_dir / files.TIMELINES, ignore_errors=True)
         (job_dir / files.TIMELINES).mkdir()
     return request
@@ -344,9 +349,3 @@ def newest_term_of_checkpoints(job_dir: Path) -> int:
 
 def _directories_of_checkpoints(job_dir: Path) -> list[Path]:
     return [d / files.CHECKPOINTS for d in (job_dir, *job_dir.glob("training-*"))]
-
-
-def _first_worker_number(job_dir: Path) -> int:
-    """Returns the first number for new workers; a job that continues does not reuse worker ids."""
-    numbers = [p.stem[1:] for p in (job_dir / files.LOGS).glob("w*.log")]
-    return max((int(n) + 1 for n in numbers if n.isdecimal()), default=0)

@@ -138,19 +138,20 @@ def what_was_asked_for(arguments: list[str], takes_value: Callable[[str], bool])
 
 def _check_same_command(request: JobRequest, term: Term) -> None:
     before, job_dir = term.command_before, request.job_dir
-    if before != request.command:
+    if before != request.command.words:
         raise ConfigurationError(
             f"In {job_dir}, workers of a killed launcher are still training. They were "
             f"started with: {shlex.join(before)}. This is another command. To go on with them, "
             f"use: python -m {RUN} {RESUME} --job_dir={job_dir}. Or give another --job_dir."
         )
-    others = sorted(_before_script(term.sources_before) ^ _before_script(request.sources))
+    others = sorted(_before_script(term.sources_before) ^ _before_script(request.command.sources))
     if others:
         raise ConfigurationError(
             f"In {job_dir}, workers of a killed launcher are still training. They got "
             f"--{others[0]} from {_source(term.sources_before, others[0])}, and this command gets "
-            f"it from {_source(request.sources, others[0])}: the command line alone counts before "
-            f"the script. To go on with them, use: python -m {RUN} {RESUME} --job_dir={job_dir}. "
+            f"it from {_source(request.command.sources, others[0])}: the command line alone counts "
+            f"before the script. To go on with them, use: python -m {RUN} {RESUME} "
+            f"--job_dir={job_dir}. "
             "Or give another --job_dir."
         )
 
@@ -168,7 +169,7 @@ def _before_script(sources: Mapping[str, str]) -> set[str]:
 
 
 def _check_same_token(request: JobRequest, before: control.Endpoint) -> None:
-    if request.token not in ("", before.token):
+    if request.master.token not in ("", before.token):
         raise ConfigurationError(
             f"In {request.job_dir}, workers of a killed launcher are still training, "
             "and --token_file holds another token than the one that they know. Give that one, or "

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import signal
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Protocol
 
 import msgspec
@@ -93,3 +93,21 @@ def exit_cause(return_code: int | None) -> str:
     except ValueError:
         name = f"signal {-return_code}"
     return f"was killed by {name}"
+
+
+@dataclasses.dataclass(frozen=True)
+class WorkerStart:
+    """How workers start.
+
+    Attributes:
+      host: the host on which they start by default.
+      first_number: the number of the first one.
+      prepared: awaited before one starts on this machine.
+    """
+
+    host: str = LOCALHOST
+    first_number: int = 0
+    prepared: Callable[[], Awaitable[object]] | None = None
+
+
+ON_THIS_HOST = WorkerStart()

@@ -6,7 +6,6 @@ import asyncio
 import logging
 import secrets
 import time
-from collections.abc import Awaitable, Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -14,16 +13,21 @@ import msgspec
 
 from hvd_elastic_keras.common import control, events, files, protocol
 from hvd_elastic_keras.common.control import JobDescription
-from hvd_elastic_keras.launchers.base import LOCALHOST, Launcher, WorkerExit
+from hvd_elastic_keras.launchers.base import (
+    LOCALHOST,
+    ON_THIS_HOST,
+    Launcher,
+    WorkerExit,
+    WorkerStart,
+)
 from hvd_elastic_keras.launchers.by_host import ByHost
 from hvd_elastic_keras.master import awake_clock
 from hvd_elastic_keras.master.awake_clock import AwakeClock
 from hvd_elastic_keras.master.context import ChangeSignal
 from hvd_elastic_keras.master.due_actions import DueActions
 from hvd_elastic_keras.master.http import certificate
-from hvd_elastic_keras.master.http.core import Core, Extension
 from hvd_elastic_keras.master.http.server import MasterServer
-from hvd_elastic_keras.master.job_end import JobResult, clear_away, concluded
+from hvd_elastic_keras.master.job_end import JobResult, Stopping, clear_away, concluded
 from hvd_elastic_keras.master.join_handler import ChangeHandler, JoinHandler
 from hvd_elastic_keras.master.journal import Term
 from hvd_elastic_keras.master.life_watch import LifeWatch
@@ -37,11 +41,11 @@ from hvd_elastic_keras.master.machine.decisions import (
 )
 from hvd_elastic_keras.master.machine.state import State
 from hvd_elastic_keras.master.machine.status import job_status
-from hvd_elastic_keras.master.shown_output import ShownOutput
+from hvd_elastic_keras.master.shown_output import NOBODY, Audience, ShownOutput
 from hvd_elastic_keras.master.worker_handler import WorkerHandler
 from hvd_elastic_keras.observe import output
 from hvd_elastic_keras.observe.console import Console
-from hvd_elastic_keras.observe.event_log import EntryListener, EventLog
+from hvd_elastic_keras.observe.event_log import EventLog
 from hvd_elastic_keras.settings.job_config import JobConfig
 
 log = logging.getLogger(__name__)
@@ -58,10 +62,9 @@ class Controller:
 
     Args:
       token: the job's secret, if its workers know one already; empty creates one.
-      host: the host on which workers start by default.
-      listeners: called with each entry of `events.jsonl`.
-      extended_by: makers of extensions of the HTTP endpoint.
-      prepared: awaited before a worker starts on this machine.
+      description: what joiners have to know of the job.
+      start: how workers start.
+      audience: listeners to the job.
     """
 
     def __init__(
@@ -70,42 +73,37 @@ class Controller:
         job_dir: Path,
         console: Console,
         term: Term,
-        first_worker_number: int = 0,
         *,
         token: str = "",
-        host: str = LOCALHOST,
-        all_output: bool = False,
         description: JobDescription | None = None,
-        listeners: Iterable[EntryListener] = (),
-        extended_by: Iterable[Callable[[Core], Extension]] = (),
-        prepared: Callable[[], Awaitable[object]] | None = None,
+        start: WorkerStart = ON_THIS_HOST,
+        audience: Audience = NOBODY,
     ) -> None:
         self.token = token or secrets.token_hex(control.TOKEN_BYTES)
         self._term = term
         self.config = config
         self.job_dir = job_dir
         self.console = console
-        self.events = EventLog(job_dir / files.EVENTS, tuple(listeners))
-        extensions = [make(self) for make in extended_by]
+        self.events = EventLog(job_dir / files.EVENTS, tuple(audience.listeners))
+        extensions = [make(self) for make in audience.extended_by]
         self._server = MasterServer(self, self.token, term.number, extensions)
         spent = spent_before(term.left, time.time())
-        self._state = State(next_worker_number=first_worker_number, slots={host: 0}, spent=spent)
-        self._shown = ShownOutput(all_output)
+        self._state = State(
+            next_worker_number=start.first_number, slots={start.host: 0}, spent=spent
+        )
+        self._shown = ShownOutput(audience.all_output)
         self.changed = ChangeSignal()
         self.workers = WorkerHandler(self)
         self.joiners = JoinHandler(self, description)
         self._changes = ChangeHandler(self)
         self._launcher: ByHost | None = None
-        self._prepared = prepared
+        self._prepared = start.prepared
         self._life = LifeWatch(config, self.dispatch)
         self._now = AwakeClock(lambda gap_s: console.line(awake_clock.told(gap_s)))
-        self._stop_requested = False
-        self._signalled = False
-        """Whether somebody at the launcher's terminal has asked it to stop."""
-        self._at_once = False
         self._tasks: set[asyncio.Task[None]] = set()
         self._due = DueActions(self.keep, self._execute, self.changed.tell)
         self._end: asyncio.Future[act.EndJob] = asyncio.get_running_loop().create_future()
+        self._stopping = Stopping(self._end, config.stop_grace_s, self.dispatch, console.line)
 
     @property
     def address(self) -> str:
@@ -158,7 +156,8 @@ class Controller:
             told = {w.worker_id for w in self._state.workers.values() if w.ready_at is not None}
             told.update(self.joiners.joined.running())
             awaited = launcher.running()
-            await clear_away(launcher, told, self.config.stop_grace_s, lambda: self._at_once)
+            grace_s = self.config.stop_grace_s
+            await clear_away(launcher, told, grace_s, lambda: self._stopping.is_at_once)
             self.joiners.tell_of_those_left(awaited)
             self._due.end()
             return self._finish(end)
@@ -208,7 +207,7 @@ class Controller:
         self.keep()
         self._due.execute(actions)
         if before.state.stop:
-            self._limit_stop(before.state.stop)
+            self._stopping.limit(before.state.stop)
         for worker_id, process in found.items():
             if process is None:
                 self._due.execute([act.Launch(worker_id, self._state.workers[worker_id].host, 0.0)])
@@ -223,32 +222,12 @@ class Controller:
 
     def stop(self, reason: str) -> None:
         """Ends the job after the current step; a second call ends it at once."""
-        if self._signalled:
-            self._end_now(reason)
-            return
-        self._signalled = True
-        self._stop_after_step(reason)
-        self.console.line(f"{reason}: stopping after the current step (ask again to stop at once)")
-
-    def _stop_after_step(self, reason: str) -> None:
-        if not self._stop_requested:
-            self.dispatch(act.StopJob(reason))
-            self._limit_stop(reason)
-
-    def _limit_stop(self, reason: str) -> None:
-        self._stop_requested = True
-        asyncio.get_running_loop().call_later(
-            self.config.stop_grace_s, self._end_now, f"{reason}; workers did not leave in time"
-        )
-
-    def _end_now(self, reason: str) -> None:
-        self._at_once = True
-        if not self._end.done():
-            self._end.set_result(act.EndJob(act.Outcome.FAILED, reason))
+        self._stopping.on_signal(reason)
 
     def _finish(self, end: act.EndJob) -> JobResult:
         recorded = self.workers.recorded.newest_step(self._state.training.number)
-        result, entry = concluded(self._state, end, self._stop_requested, recorded, self._now())
+        stopped = self._stopping.is_requested
+        result, entry = concluded(self._state, end, stopped, recorded, self._now())
         self.events.write(entry)
         return result
 
@@ -362,9 +341,9 @@ class Controller:
 
     def stop_job(self, request: control.StopRequest) -> control.ChangeReply:
         """Stops the job after the current step. Unlike `stop`, it never ends the job at once."""
-        if self._stop_requested:
+        if self._stopping.is_requested:
             return control.ChangeReply(accepted=True, text="The job is stopping already.")
-        self._stop_after_step(request.reason)
+        self._stopping.after_step(request.reason)
         self.console.line(f"{request.reason}: stopping after the current step")
         text = "The job stops after the current step. `run --resume --job_dir=…` goes on with it."
         return control.ChangeReply(accepted=True, text=text)

@@ -71,6 +71,60 @@ def concluded(
     return result, entry
 
 
+class Stopping:
+    """Ends a job early: after the current step, or at once if the terminal asks twice.
+
+    Args:
+      end: the end of the job.
+      grace_s: seconds for the workers to leave after a request.
+      ask: has the state machine end the job after the current step.
+      say: shows a line.
+    """
+
+    def __init__(
+        self,
+        end: asyncio.Future[act.EndJob],
+        grace_s: float,
+        ask: Callable[[act.StopJob], None],
+        say: Callable[[str], None],
+    ) -> None:
+        self._end = end
+        self._grace_s = grace_s
+        self._ask = ask
+        self._say = say
+        self.is_requested = False
+        self.is_at_once = False
+        self._signalled = False
+        """Whether somebody at the launcher's terminal has asked the job to stop."""
+
+    def on_signal(self, reason: str) -> None:
+        """Ends the job after the current step; a second call ends it at once."""
+        if self._signalled:
+            self._end_now(reason)
+            return
+        self._signalled = True
+        self.after_step(reason)
+        self._say(f"{reason}: stopping after the current step (ask again to stop at once)")
+
+    def after_step(self, reason: str) -> None:
+        """Ends the job after the current step, unless that has been asked for already."""
+        if not self.is_requested:
+            self._ask(act.StopJob(reason))
+            self.limit(reason)
+
+    def limit(self, reason: str) -> None:
+        """Ends the job after the time of grace, if it has not ended by then."""
+        self.is_requested = True
+        asyncio.get_running_loop().call_later(
+            self._grace_s, self._end_now, f"{reason}; workers did not leave in time"
+        )
+
+    def _end_now(self, reason: str) -> None:
+        self.is_at_once = True
+        if not self._end.done():
+            self._end.set_result(act.EndJob(act.Outcome.FAILED, reason))
+
+
 POLL_S = 0.02
 AFTER_KILL_S = 10.0
 

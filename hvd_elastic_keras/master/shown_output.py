@@ -1,9 +1,36 @@
-"""Chooses whose output the launcher's terminal shows: one worker's, since all print the same."""
+"""The audience of a job, and the choice of the worker whose output the launcher's terminal shows.
+
+It shows the output of one worker, since all print the same.
+"""
 
 from __future__ import annotations
 
+import dataclasses
+from collections.abc import Callable, Sequence
+
 from hvd_elastic_keras.launchers.base import WorkerExit
+from hvd_elastic_keras.master.http.core import Core, Extension
 from hvd_elastic_keras.master.machine.state import State, WorkerPhase, root_of
+from hvd_elastic_keras.observe.event_log import EntryListener
+
+
+@dataclasses.dataclass(frozen=True)
+class Audience:
+    """The listeners to a job.
+
+    Attributes:
+      listeners: called with each entry of `events.jsonl`.
+      extended_by: makers of extensions of the HTTP endpoint.
+      all_output: whether the terminal shows the lines of all workers.
+    """
+
+    listeners: Sequence[EntryListener] = ()
+    extended_by: Sequence[Callable[[Core], Extension]] = ()
+    all_output: bool = False
+
+
+NOBODY = Audience()
+"""No listener and no extension; the terminal shows the lines of one worker."""
 
 
 class ShownOutput:

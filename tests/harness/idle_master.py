@@ -15,6 +15,7 @@ import msgspec
 from hvd_elastic_keras.common import control, files, messages, protocol
 from hvd_elastic_keras.master.controller import Controller
 from hvd_elastic_keras.master.journal import Term
+from hvd_elastic_keras.master.shown_output import Audience
 from hvd_elastic_keras.observe.console import Console
 from hvd_elastic_keras.observe.job_course import JobCourse
 from hvd_elastic_keras.observe.pages import Pages
@@ -68,8 +69,10 @@ class IdleMaster:
         course = JobCourse.of(self._job_dir)
         self.controller = Controller(
             *(PATIENT, self._job_dir, console, term),
-            listeners=[course.hear],
-            extended_by=[lambda core: Pages(course, core.status, self._job_dir / files.LOGS)],
+            audience=Audience(
+                [course.hear],
+                [lambda core: Pages(course, core.status, self._job_dir / files.LOGS)],
+            ),
         )
         await self.controller.start("127.0.0.1")
         run = asyncio.ensure_future(self.controller.run(IdleLauncher()))

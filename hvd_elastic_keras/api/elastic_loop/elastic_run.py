@@ -86,6 +86,27 @@ def run(function: Callable[..., T]) -> Callable[..., T | None]:
     return wrapper
 
 
+@dataclasses.dataclass(frozen=True)
+class _Kept:
+    """What a training that this worker has joined leaves on disk."""
+
+    checkpoints: LoopCheckpoints
+    guard: CheckpointGuard
+    records: CommitRecords
+
+    @classmethod
+    def of(cls, rounds: ProcessRounds, state: ElasticState) -> _Kept:
+        membership, session = rounds.membership, rounds.session
+        job_dir = membership.environment.job_path if membership.environment else None
+        return cls(
+            LoopCheckpoints(
+                job_dir, state, session, options=env.run_options(), term=membership.term
+            ),
+            CheckpointGuard(job_dir, membership.term),
+            CommitRecords(session.reporter, session.training),
+        )
+
+
 @dataclasses.dataclass
 class ElasticLoop:
     """Drives one call of an elastic function from its first round to its end."""
@@ -94,15 +115,13 @@ class ElasticLoop:
     state: ElasticState
     function: Callable[[], Any]
     traced: TracedAnew
-    _checkpoints: LoopCheckpoints = dataclasses.field(init=False)
-    _guard: CheckpointGuard = dataclasses.field(init=False)
-    _is_root: bool = False
-    _round: int = 0
+    _kept: _Kept = dataclasses.field(init=False)
+    _place: Assignment | None = None
+    """The place in the present round, or in the last one."""
     _rounds_entered: int = 0
     _warned: bool = False
     _result: Any = None
     _fits: FitsInside = dataclasses.field(init=False)
-    _records: CommitRecords = dataclasses.field(init=False)
 
     def __post_init__(self) -> None:
         self._fits = FitsInside(self.rounds, self.state, self._after_step_of_fit)
@@ -111,25 +130,23 @@ class ElasticLoop:
         """Calls the function until all workers have finished, and returns its result."""
         self.state.begin(self._after_commit)
         self.rounds.join()
-        membership, session = self.rounds.membership, self.rounds.session
-        self._records = CommitRecords(session.reporter, session.training)
-        job_dir = membership.environment.job_path if membership.environment else None
-        self._guard = CheckpointGuard(job_dir, membership.term)
-        self._checkpoints = LoopCheckpoints(
-            job_dir, self.state, session, options=env.run_options(), term=membership.term
-        )
+        self._kept = _Kept.of(self.rounds, self.state)
         self.rounds.leave()  # the script may have initialised Horovod already
         try:
             with deleted_in_background():
                 drive(self)
         except WorkerLeavingError as error:
-            membership.end_process(error)
+            self.rounds.membership.end_process(error)
         except TrainingOverError as error:
             log.info("the function is not called: %s", error)
-            self._checkpoints.load_result()
-            return self._checkpoints.result
-        session.finish()
+            self._kept.checkpoints.load_result()
+            return self._kept.checkpoints.result
+        self.rounds.session.finish()
         return self._result
+
+    @property
+    def _is_root(self) -> bool:
+        return self._place is not None and self._place.rank == 0
 
     # --- rounds, see `Driven` ------------------------------------------------------------
 
@@ -141,8 +158,9 @@ class ElasticLoop:
 
     def on_order_to_leave(self, reason: LeaveReason) -> None:
         """Saves the state on rank 0, unless the job may go on without this worker."""
-        if self._is_root and self._guard.lets_write(reason, self._round):
-            self._checkpoints.save()
+        place = self._place
+        if place and self._is_root and self._kept.guard.lets_write(reason, place.round):
+            self._kept.checkpoints.save()
 
     def take_part(self, place: Assignment) -> bool:
         """Calls the function in a round. Returns whether all workers have finished."""
@@ -178,8 +196,8 @@ class ElasticLoop:
 
     def _after_commit(self) -> None:
         if self._is_root:
-            self._checkpoints.after_commit()
-            self._records.after_commit(self.state.num_commits)
+            self._kept.checkpoints.after_commit()
+            self._kept.records.after_commit(self.state.num_commits)
         text = self.traced.first_commit()
         is_new = self._rounds_entered == 1
         if text and (self._is_root or is_new):
@@ -192,17 +210,17 @@ class ElasticLoop:
 
         Every step of `fit` is as safe as a commit.
         """
-        self._records.leave_to_fit()
-        if self._is_root and self._checkpoints.is_due():
+        self._kept.records.leave_to_fit()
+        if self._is_root and self._kept.checkpoints.is_due():
             keep()
-            self._checkpoints.after_commit()
+            self._kept.checkpoints.after_commit()
 
     def _prepare(self, place: Assignment) -> None:
         self._rounds_entered += 1
-        self._is_root, self._round = place.rank == 0, place.round
-        self._records.begin_round()
+        self._place = place
+        self._kept.records.begin_round()
         if self._is_root and not place.root_has_state:
-            self._checkpoints.load()
+            self._kept.checkpoints.load()
         if not self.state.finished:
             with self._fits.offered(resets=True):
                 self.state.on_reset()
@@ -240,8 +258,8 @@ class ElasticLoop:
         if state.finished:
             log.info("the function has returned on a worker that is further: not called again")
             if not place.root_has_state:  # in an earlier run of the job
-                self._checkpoints.load_result()
-                self._result = self._checkpoints.result
+                self._kept.checkpoints.load_result()
+                self._result = self._kept.checkpoints.result
         else:
             if place.root_has_state:
                 self.traced.begin_round()
@@ -249,9 +267,9 @@ class ElasticLoop:
                 self._result = self.function()
             state.finish()
             if self._is_root:
-                self._records.end()
+                self._kept.records.end()
         if self._is_root:
-            self._checkpoints.save(self._result)
+            self._kept.checkpoints.save(self._result)
         self.rounds.session.reporter.at("finishing", state.num_commits, state.progress)
         if self.rounds.size > 1:
             self.rounds.communicator.barrier("elastic_state.finish")

@@ -12,7 +12,7 @@ import pytest
 
 from hvd_elastic_keras.cli import dry_run, job_directory, plan
 from hvd_elastic_keras.cli.dry_run import check_same_kind
-from hvd_elastic_keras.cli.job_request import JobRequest, MasterAddress
+from hvd_elastic_keras.cli.job_request import JobRequest, MasterRequest
 from hvd_elastic_keras.common import batch_plan, files, predictions
 from hvd_elastic_keras.common.errors import ConfigurationError
 from hvd_elastic_keras.settings.job_config import JobConfig
@@ -125,7 +125,7 @@ def test_a_script_goes_on_from_the_newest_checkpoint_that_is_there(tmp_path: Pat
 def test_a_dry_run_of_a_script_prints_its_plan_and_leaves_nothing(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    request = script_request(tmp_path, tls=True)
+    request = script_request(tmp_path, master=MasterRequest(tls=True))
     assert asyncio.run(dry_run.dry_run(request)) == 0
     assert [path.name for path in tmp_path.iterdir()] == ["script.py"]
     output = capsys.readouterr().out
@@ -172,13 +172,13 @@ def test_a_script_that_python_cannot_read_is_refused(tmp_path: Path) -> None:
 
 
 def test_an_address_at_which_nobody_can_listen_is_refused() -> None:
-    dry_run.check_address(MasterAddress())
+    dry_run.check_address(MasterRequest())
     with pytest.raises(ConfigurationError, match=r"--bind=192\.0\.2\.77"):
-        dry_run.check_address(MasterAddress("192.0.2.77"))
+        dry_run.check_address(MasterRequest("192.0.2.77"))
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         with pytest.raises(ConfigurationError, match=f"--port={port} .* uses it"):
-            dry_run.check_address(MasterAddress(port=port))
+            dry_run.check_address(MasterRequest(port=port))
 
 
 def test_a_network_interface_that_is_not_there_is_refused(tmp_path: Path) -> None:

@@ -25,7 +25,12 @@ def request(job_dir: Path, target: Path | None = None, **changes: int) -> job_re
     """A job of a model that does not exist."""
     training = TrainingConfig(global_batch_size=64, micro_batch_size=32)
     return job_request.JobRequest(
-        JobConfig(**changes), JobSpec(training, "nowhere.py"), [], job_dir, "nowhere", target
+        JobConfig(**changes),
+        JobSpec(training, "nowhere.py"),
+        [],
+        job_dir,
+        "nowhere",
+        job_request.OutputRequest(target),
     )
 
 
