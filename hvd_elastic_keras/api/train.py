@@ -81,7 +81,7 @@ def _train(training: Training, rounds: FitRounds) -> None:
         each=training.growth is not None,
     )
     to_tell = [*told, *_warnings(training, told_of_steps), *_curves_beside(training.callbacks)]
-    watching = [*along, ChangesUnseen(trainable_in_steps(training.model))]
+    watching = [*along, _changes_unseen(training)]
     build_loop(training, prepared, rounds, to_tell, watching).run()
 
 
@@ -105,7 +105,7 @@ def _train_inside(training: Training, inside: RoundInside) -> None:
     training.callbacks.succeed(before)
     told = open_to(inside)
     to_tell = [*told, *([] if inside.goes_on else _warnings(training, told_of_steps))]
-    watching = [ChangesUnseen(trainable_in_steps(training.model))]
+    watching = [_changes_unseen(training)]
     loop = build_loop(training, prepared, inside, to_tell, watching)
     with inside.until_end_of_round(prepared):
         try:
@@ -113,6 +113,10 @@ def _train_inside(training: Training, inside: RoundInside) -> None:
         except RoundOverError:
             training.callbacks.pause()
             raise
+
+
+def _changes_unseen(training: Training) -> ChangesUnseen:
+    return ChangesUnseen(training.model, trainable_in_steps(training.model))
 
 
 def open_to(rounds: Rounds) -> list[Notice]:

@@ -127,6 +127,30 @@ def test_a_layer_that_a_callback_freezes_in_the_middle_trains_on_as_with_keras()
         np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-6)
 
 
+class MakeAgain(keras.callbacks.Callback):
+    """Lets Keras trace again in the middle of `fit`, as scripts that unfreeze layers do."""
+
+    def __init__(self, how: str) -> None:
+        super().__init__()
+        self._how = how
+
+    def on_epoch_begin(self, epoch: int, logs: object = None) -> None:
+        if epoch == 1:
+            if self._how == "compile":
+                self.model.compile("sgd", "mae")
+                self.model.make_train_function()
+            else:
+                self.model.make_train_function(force=True)
+
+
+@pytest.mark.parametrize("how", ["compile", "make_train_function"])
+def test_a_callback_that_makes_keras_trace_again_is_refused(how: str) -> None:
+    """The steps stayed as they were, and the losses of a new `compile` were 0."""
+    made = model()
+    with pytest.raises(ConfigurationError, match="called compile or make_train_function"):
+        fit(made, 4, MakeAgain(how))
+
+
 def test_a_layer_that_a_callback_freezes_before_the_first_step_is_refused() -> None:
     """Keras, which traces after that, would see it."""
     begins = keras.callbacks.LambdaCallback(on_train_begin=lambda logs: frozen(made))
