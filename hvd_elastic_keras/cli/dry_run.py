@@ -92,17 +92,17 @@ def check_directory(job_dir: Path) -> None:
                 path.rmdir()
 
 
-def check_address(address: MasterRequest) -> None:
-    """Raises `ConfigurationError` if the master could not listen at the address now."""
+def check_address(master: MasterRequest) -> None:
+    """Raises `ConfigurationError` if the master could not listen at its address now."""
     try:
-        host_port.listening(address.bind, 0).close()
+        host_port.listening(master.bind, 0).close()
     except OSError as error:
-        raise cannot_listen(address.bind, error) from error
-    if address.port:
+        raise cannot_listen(master.bind, error) from error
+    if master.port:
         try:
-            host_port.listening(address.bind, address.port).close()
+            host_port.listening(master.bind, master.port).close()
         except OSError as error:
-            raise port_is_taken(address.port) from error
+            raise port_is_taken(master.port) from error
 
 
 def check_syntax(script: Path) -> None:

@@ -214,8 +214,8 @@ def _what_is_there(request: JobRequest, found: Description | None) -> str:
 
 
 def _master(request: JobRequest) -> str:
-    address = request.master
-    port = f"port {address.port}" if address.port else "a free port"
-    how = "with TLS" if request.master.tls else "without TLS"
-    who = "this host only" if host_port.is_loopback(address.bind) else f"other hosts, {how}"
-    return f"launcher: listens at {address.bind}, {port}, for {who}"
+    master = request.master
+    port = f"port {master.port}" if master.port else "a free port"
+    how = "with TLS" if master.tls else "without TLS"
+    who = "this host only" if host_port.is_loopback(master.bind) else f"other hosts, {how}"
+    return f"launcher: listens at {master.bind}, {port}, for {who}"

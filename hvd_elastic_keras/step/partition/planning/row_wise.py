@@ -17,8 +17,14 @@ ROWS = 64
 """The number of rows that the plan assumes; any would do."""
 BY_ROWS = frozenset(
     {
-        *(How.RUN, How.ALIAS, How.VARIABLE, How.SHAPE, How.ASSERTION),
-        *(How.CALL, How.COND, How.LOOP),
+        How.RUN,
+        How.ALIAS,
+        How.VARIABLE,
+        How.SHAPE,
+        How.ASSERTION,
+        How.CALL,
+        How.COND,
+        How.LOOP,
     }
 )
 """How operations are computed that give a worker's rows if they are given these rows."""
