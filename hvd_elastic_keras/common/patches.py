@@ -3,6 +3,7 @@
 | patch                                         | why                                              |
 |-----------------------------------------------|--------------------------------------------------|
 | `Model.save` and kin, `state/keras_saving.py` | one worker writes a file, the others wait for it |
+| `Checkpoint.save`, `tensorflow_checkpoints.py`| the same, for `tf.train`                         |
 | `sys.excepthook`, `common/errors.py`          | an `ElasticError` is shown without a traceback   |
 | `sys.excepthook`, `session_of_process.py`     | an uncaught `ConfigurationError` ends the job    |
 | `Model.fit`, `api/horovod/fit.py`             | `fit` with Horovod's optimizer is elastic        |

@@ -229,6 +229,8 @@ class ClaimReply(Message, frozen=True, kw_only=True):
     done: bool = False
     holder: str = ""
     """Id of the worker that is doing it now; empty if none is."""
+    result: str = ""
+    """What the newest `ReleaseRequest` of this name told. Empty if a later call has been done."""
 
 
 class ReleaseRequest(Message, frozen=True, kw_only=True):
@@ -237,6 +239,8 @@ class ReleaseRequest(Message, frozen=True, kw_only=True):
     worker_id: Name
     name: str
     done: bool
+    result: str = ""
+    """What the workers that did not do it, or do it next, have to know."""
 
 
 class RootReply(Message, frozen=True, kw_only=True):

@@ -7,6 +7,7 @@ from typing import Any
 
 import tensorflow as tf
 from tensorflow.python.autograph.core import ag_ctx
+from tensorflow.python.checkpoint import checkpoint_management
 from tensorflow.python.eager.context import context as eager_context
 from tensorflow.python.eager.context import global_seed
 from tensorflow.python.eager.execute import execute
@@ -35,6 +36,7 @@ __all__ = [
     "PolymorphicFunction",
     "WhileBodyFuncGraph",
     "ag_ctx",
+    "checkpoint_management",
     "eager_context",
     "element_type_of_list",
     "execute",

@@ -26,7 +26,7 @@ from hvd_elastic_keras.keras_internals import file_writers
 from hvd_elastic_keras.keras_internals.file_writers import RepeatedRecords
 from hvd_elastic_keras.loop.root_callback import RootCallback
 from hvd_elastic_keras.observe.notices import notices
-from hvd_elastic_keras.state import callback_state, keras_saving
+from hvd_elastic_keras.state import callback_state, one_writer
 
 log = logging.getLogger(__name__)
 
@@ -113,7 +113,7 @@ class CallbackRunner:
         for callback in self._callbacks:
             for kind, name in WRITTEN_TO.items():
                 path = getattr(callback, name, None)
-                each = kind is keras.callbacks.ModelCheckpoint and keras_saving.is_own(path)
+                each = kind is keras.callbacks.ModelCheckpoint and one_writer.is_own(path)
                 if isinstance(callback, kind) and isinstance(path, str | os.PathLike) and not each:
                     text = os.fspath(path)
                     shown = text if "://" in text else os.path.abspath(text)
@@ -141,8 +141,8 @@ class CallbackRunner:
         self._rank = rank
         is_first = not self._begun
         for index, callback in enumerate(self._callbacks):
-            with keras_saving.direct():
-                saves = rank == 0 or keras_saving.is_own(getattr(callback, "filepath", None))
+            with one_writer.direct():
+                saves = rank == 0 or one_writer.is_own(getattr(callback, "filepath", None))
                 file_writers.let_save(callback, self._model, saves)
             if not self._active(callback):
                 file_writers.pause(callback)
@@ -364,4 +364,4 @@ def _invoke(
 def _saving_of(callback: keras.callbacks.Callback) -> contextlib.AbstractContextManager[None]:
     """Lets callbacks that save on rank 0 only save alone: no other worker would take part."""
     alone = isinstance(callback, (*WRITERS, keras.callbacks.ModelCheckpoint))
-    return keras_saving.direct() if alone else contextlib.nullcontext()
+    return one_writer.direct() if alone else contextlib.nullcontext()

@@ -21,7 +21,7 @@ from hvd_elastic_keras.loop.leave_reason import CheckpointGuard, LeaveReason
 from hvd_elastic_keras.loop.nonfinite_loss import NonFiniteLoss
 from hvd_elastic_keras.loop.observer import EndedEpoch, Observer, Round, TakenStep
 from hvd_elastic_keras.settings.options import NO_OPTIONS, SAVED_MODEL, RunOptions
-from hvd_elastic_keras.state import keras_saving
+from hvd_elastic_keras.state import one_writer
 from hvd_elastic_keras.state.checkpoint import directories, ownership
 from hvd_elastic_keras.state.checkpoint.manager import CheckpointManager, Origin
 from hvd_elastic_keras.state.checkpoint.places import Place
@@ -301,14 +301,14 @@ def save_model(
     """
     name, name_of_weights = names
     try:
-        with keras_saving.direct(), weights_on_disk():
+        with one_writer.direct(), weights_on_disk():
             files.write_atomically(directory / name, model.save)
         return directory / name
     except Exception as error:  # user code describes the model, and may raise anything
         why = in_one_line(error)
     written: Path | None = directory / name_of_weights
     try:
-        with keras_saving.direct():
+        with one_writer.direct():
             files.write_atomically(directory / name_of_weights, model.save_weights)
         where = f"weights are in {name_of_weights}"
     except Exception as error:
@@ -323,7 +323,7 @@ def _export(target: Path, model: keras.Model, show: Callable[[str], None]) -> No
     An error shows a warning only: a training must not be lost over this, either.
     """
     try:
-        with keras_saving.direct(), directories.being_written(target) as temporary:
+        with one_writer.direct(), directories.being_written(target) as temporary:
             model.export(str(temporary), verbose=False)
             directories.put_in_place(temporary, target)
     except Exception as error:  # user code traces the model, and may raise anything

@@ -109,12 +109,12 @@ class ClaimHandler:
         return self._claims.holders
 
     @property
-    def done(self) -> Mapping[str, claims.Position]:
-        """The position at which each task was done, by the task's name."""
+    def done(self) -> Mapping[str, claims.Done]:
+        """The tasks that have been done, by their names."""
         return self._claims.done
 
     def restore(
-        self, holders: Mapping[str, claims.Holder], done: Mapping[str, claims.Position]
+        self, holders: Mapping[str, claims.Holder], done: Mapping[str, claims.Done]
     ) -> None:
         """Takes over the decisions of another master."""
         self._claims = claims.Claims(holders=holders, done=done)
@@ -133,6 +133,7 @@ class ClaimHandler:
             granted=verdict is claims.Verdict.DO,
             done=verdict is claims.Verdict.DONE,
             holder=claims.holder_of(self._claims, request.name, present.alive) or "",
+            result=claims.result_for(self._claims, request),
         )
 
     def release(self, request: protocol.ReleaseRequest) -> None:

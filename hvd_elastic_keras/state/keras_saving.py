@@ -1,30 +1,26 @@
 """Saving in scripts that several workers run: one worker writes, the others wait for it.
 
-`Model.save`, `save_weights` and `export`, `keras.saving.save_model` and `save_weights` (with all
-their other names) and `ExportArchive.write_out` take effect once. All workers return from these
-calls when the file is there, so that the script may load it. In a script that does not know this
-package, so do the functions in `LIBRARIES`.
+`Model.save`, `save_weights` and `export`, `keras.saving.save_model` and `save_weights`,
+`tf.saved_model.save` (with all their other names) and `ExportArchive.write_out` take effect once.
+All workers return from these calls when the file is there, so that the script may load it. In a
+script that does not know this package, so do the functions in `LIBRARIES`.
 """
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import inspect
-import os
 import sys
-import tempfile
-import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import keras
+import tensorflow as tf
 
 from hvd_elastic_keras.common import patches
-from hvd_elastic_keras.settings import env
-from hvd_elastic_keras.worker.launched_session import session_of_launcher
-from hvd_elastic_keras.worker.turns import turns_of_worker
+from hvd_elastic_keras.state import one_writer, tensorflow_checkpoints
+from hvd_elastic_keras.state.one_writer import WHY
 
 METHODS = (
     (keras.Model, "save"),
@@ -32,9 +28,11 @@ METHODS = (
     (keras.Model, "export"),
     (keras.export.ExportArchive, "write_out"),
 )
-WHY = "one worker saves, the others wait"
-FUNCTIONS = ("save_model", "save_weights")
-"""Functions of `keras.saving` that are replaced."""
+FUNCTIONS = (
+    *((keras.saving, "save_model", "filepath"), (keras.saving, "save_weights", "filepath")),
+    (tf.saved_model, "save", "export_dir"),
+)
+"""By module: function, and the name of the parameter that is the path."""
 LIBRARIES = {
     "numpy": (
         *(("", "save", "file"), ("", "savez", "file"), ("", "savez_compressed", "file")),
@@ -52,33 +50,16 @@ FILES = (".keras", ".h5", ".hdf5")
 Save = Callable[..., Any]
 
 
-class _Here(threading.local):
-    direct = False
-
-
-_here = _Here()
-
-
-@contextlib.contextmanager
-def direct() -> Iterator[None]:
-    """Lets this worker save by itself, without asking the others."""
-    before, _here.direct = _here.direct, True
-    try:
-        yield
-    finally:
-        _here.direct = before
-
-
 def install() -> None:
     """Changes Keras's saving if there are other workers. Does nothing in a single process."""
-    alone = env.worker_environment() is None and session_of_launcher() is None
-    if alone or patches.is_installed(WHY):
+    if one_writer.is_alone() or patches.is_installed(WHY):
         return
     for owner, name in METHODS:
         patches.install(owner, name, _by_one_worker(getattr(owner, name)), WHY)
-    for name in FUNCTIONS:
-        original = getattr(keras.saving, name)
-        _replace_everywhere(original, _by_one_worker(original))
+    for owner, name, path in FUNCTIONS:
+        original = getattr(owner, name)
+        _replace_everywhere(original, _by_one_worker(original, path))
+    tensorflow_checkpoints.install()
 
 
 def install_for_libraries(applies: Callable[[], bool]) -> None:
@@ -122,51 +103,30 @@ def _by_one_worker(
     original: Save, path_name: str = "filepath", applies: Callable[[], bool] = lambda: True
 ) -> Save:
     signature = inspect.signature(original)
-    pid = os.getpid()
+    turns_of = one_writer.turns_in_this_process()
 
     @functools.wraps(original)
     def save(*args: Any, **kwargs: Any) -> Any:
-        is_own = _here.direct or os.getpid() != pid or not applies()
-        turns = None if is_own else turns_of_worker()
+        turns = turns_of() if applies() else None
         try:
             arguments = signature.bind(*args, **kwargs)
         except TypeError:
             turns = None  # the original says what is wrong
-        path = None if turns is None else _shared_path(arguments.arguments.get(path_name))
+        path = None if turns is None else one_writer.shared_path(arguments.arguments.get(path_name))
         if turns is None or path is None:
             return original(*args, **kwargs)
         what = f"saving {path}"
-        with turns.turn(path, what) as mine:
-            if mine:
+        with turns.turn(path, what) as turn:
+            if turn.is_mine:
                 return _save(original, arguments, path)
         if _is_there(path):
             return None
-        with turns.turn(path, what, again=True) as mine:
-            if mine and not _is_there(path):
+        with turns.turn(path, what, again=True) as turn:
+            if turn.is_mine and not _is_there(path):
                 return _save(original, arguments, path)
         return None
 
     return save
-
-
-def is_own(given: Any) -> bool:
-    """Whether a path is in this worker's directory for temporary files: no other worker has it."""
-    return isinstance(given, str | os.PathLike) and _shared_path(given) is None
-
-
-def _shared_path(given: Any) -> str | None:
-    """Returns the same text for the same file; None if no other worker writes there."""
-    if not isinstance(given, str | os.PathLike):
-        return None
-    text = os.fspath(given)
-    if isinstance(text, bytes):
-        return None
-    if "://" in text:
-        return text
-    path = Path(os.path.realpath(text))
-    scratch = Path(os.path.realpath(tempfile.gettempdir()))
-    is_own = scratch.name.startswith(env.SCRATCH_PREFIX) and scratch in path.parents
-    return None if is_own else str(path)
 
 
 def _is_there(path: str) -> bool:
@@ -177,7 +137,7 @@ def _is_there(path: str) -> bool:
 
 
 def _save(original: Save, arguments: inspect.BoundArguments, path: str) -> Any:
-    with direct():
+    with one_writer.direct():
         if not _is_one_file(path, arguments.arguments):
             return original(*arguments.args, **arguments.kwargs)
 

@@ -11,6 +11,7 @@ workers are alive. Nothing here needs TensorFlow.
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import functools
 import logging
 import os
@@ -83,8 +84,8 @@ def root_only() -> Iterator[bool]:
     """
     environment, turns = env.worker_environment(), turns_of_worker()
     if turns is not None:
-        with turns.turn(BLOCK, "a block of root_only()") as mine:
-            yield mine
+        with turns.turn(BLOCK, "a block of root_only()") as turn:
+            yield turn.is_mine
     else:
         yield environment is None or is_root()
 
@@ -135,6 +136,21 @@ class Member(Protocol):
         """The desk to ask for turns."""
 
 
+@dataclasses.dataclass
+class Turn:
+    """One turn.
+
+    Attributes:
+      is_mine: whether this worker has it; else another worker has done it.
+      result: what is known of the newest turn of this name that has been done, which is this one
+        if another worker has done it. Empty if a later one has been done. A worker that has the
+        turn may put what it has done here.
+    """
+
+    is_mine: bool
+    result: str = ""
+
+
 class Turns:
     """Asks for the turns of this process."""
 
@@ -151,7 +167,7 @@ class Turns:
         return self._session.client.root() == self._session.worker_id
 
     @contextlib.contextmanager
-    def turn(self, name: str, what: str, *, again: bool = False) -> Iterator[bool]:
+    def turn(self, name: str, what: str, *, again: bool = False) -> Iterator[Turn]:
         """Waits until this worker has the turn, or another worker has done it.
 
         Args:
@@ -161,18 +177,22 @@ class Turns:
           again: whether it was done at this point, but the result is missing.
 
         Yields:
-          Whether this worker has the turn. The turn is over at the end of the block.
+          The turn, which is over at the end of the block.
         """
-        if not self._wait(self._request(name, again), what):
-            yield False
+        reply = self._wait(self._request(name, again), what)
+        turn = Turn(reply.granted, reply.result)
+        if not turn.is_mine:
+            yield turn
             return
         done = False
         try:
-            yield True
+            yield turn
             done = True
         finally:
             self._session.client.release(
-                protocol.ReleaseRequest(worker_id=self._session.worker_id, name=name, done=done)
+                protocol.ReleaseRequest(
+                    worker_id=self._session.worker_id, name=name, done=done, result=turn.result
+                )
             )
 
     def _request(self, name: str, again: bool) -> protocol.ClaimRequest:
@@ -196,13 +216,13 @@ class Turns:
             again=again,
         )
 
-    def _wait(self, request: protocol.ClaimRequest, what: str) -> bool:
+    def _wait(self, request: protocol.ClaimRequest, what: str) -> protocol.ClaimReply:
         began = time.monotonic()
         told = False
         while True:
             reply = self._session.client.claim(request)
             if reply.granted or reply.done:
-                return reply.granted
+                return reply
             waited_s = time.monotonic() - began
             if waited_s > WAIT_LIMIT_S:
                 raise ElasticError(

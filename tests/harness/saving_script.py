@@ -14,6 +14,7 @@ from typing import Any
 import horovod.tensorflow as hvd
 import keras
 import numpy as np
+import tensorflow as tf
 from keras.models import save_model as save_with_another_name
 
 import hvd_elastic_keras
@@ -58,7 +59,21 @@ def weights_are_those_of(path: Path, model: keras.Model) -> None:
 class Saves(keras.callbacks.Callback):
     """A callback of the user's own."""
 
+    def __init__(self) -> None:
+        super().__init__()
+        self.manager = tf.train.CheckpointManager(
+            tf.train.Checkpoint(model=model), str(DIRECTORY / "managed"), max_to_keep=2
+        )
+
     def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+        saved = Path(self.manager.save())
+        names = [Path(path).name for path in self.manager.checkpoints]
+        assert names[-2:] == [f"ckpt-{n}" for n in (epoch, epoch + 1) if n], names
+        assert saved.name == f"ckpt-{epoch + 1}", saved
+        other = make()
+        tf.train.Checkpoint(model=other).read(str(saved)).expect_partial()
+        for a, b in zip(other.get_weights(), self.model.get_weights(), strict=True):
+            np.testing.assert_array_equal(a, b)
         Now.moment = f"epoch{epoch}"
         self.model.save(DIRECTORY / "last.keras")
         weights_are_those_of(DIRECTORY / "last.keras", self.model)

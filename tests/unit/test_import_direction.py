@@ -289,7 +289,7 @@ CORE = re.compile(
     r"|api\.(prepare|train|build_loop|callback|trainer|training|elastic_loop|fit_))"
 )
 TIES = {
-    "state.keras_saving",
+    "state.one_writer",
     *(f"worker.{name}" for name in ("membership", "other_launchers", "turns")),
 }
 """Still ask `worker.launched_session` whether `horovodrun` has started this process."""

@@ -47,11 +47,19 @@ class Holder:
 
 
 @dataclasses.dataclass(frozen=True)
+class Done:
+    """A task that has been done: the position for which, and what the worker told about it."""
+
+    position: Position
+    result: str = ""
+
+
+@dataclasses.dataclass(frozen=True)
 class Claims:
     """The tasks that are being done and have been done, by name."""
 
     holders: Mapping[str, Holder] = dataclasses.field(default_factory=dict)
-    done: Mapping[str, Position] = dataclasses.field(default_factory=dict)
+    done: Mapping[str, Done] = dataclasses.field(default_factory=dict)
     reached: Mapping[str, Position] = dataclasses.field(default_factory=dict)
     """The furthest call of each worker, for a task of any name."""
     asked: Mapping[tuple[str, str], tuple[Position, float]] = dataclasses.field(
@@ -77,7 +85,7 @@ def claim(
     position = _position(request, request.number)
     claims = _noted(claims, request, now)
     done = claims.done.get(name)
-    if done is not None and done >= position and not request.again:
+    if done is not None and done.position >= position and not request.again:
         return claims, Verdict.DONE
     holder = holder_of(claims, name, present.alive)
     if (holder is not None and holder != worker_id) or worker_id not in present.alive:
@@ -98,7 +106,9 @@ def release(claims: Claims, event: protocol.ReleaseRequest) -> Claims:
     holders = {n: h for n, h in claims.holders.items() if n != event.name}
     done = dict(claims.done)
     if event.done:
-        done[event.name] = max(holder.position, done.get(event.name, holder.position))
+        before = done.get(event.name)
+        if before is None or before.position <= holder.position:
+            done[event.name] = Done(holder.position, event.result)
     asked = {k: v for k, v in claims.asked.items() if k != (event.worker_id, event.name)}
     return dataclasses.replace(claims, holders=holders, done=done, asked=asked)
 
@@ -108,8 +118,19 @@ def forget(claims: Claims, training: int) -> Claims:
 
     Its steps are taken again, and its files are written again.
     """
-    done = {n: p for n, p in claims.done.items() if p[:2] != (training, False)}
+    done = {n: d for n, d in claims.done.items() if d.position[:2] != (training, False)}
     return dataclasses.replace(claims, done=done, reached={}, asked={})
+
+
+def result_for(claims: Claims, request: protocol.ClaimRequest) -> str:
+    """Returns what was told about the newest task of a name; "" to a worker that asks for an older.
+
+    A worker that repeats earlier calls must not take over what a later one has told.
+    """
+    done = claims.done.get(request.name)
+    if done is None or done.position > _position(request, request.number):
+        return ""
+    return done.result
 
 
 def holder_of(claims: Claims, name: str, alive: Collection[str]) -> str | None:

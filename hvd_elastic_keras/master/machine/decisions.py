@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from hvd_elastic_keras.common.goodput import Part, Spent
 from hvd_elastic_keras.common.messages import Message
 from hvd_elastic_keras.master.machine.actions import Action
-from hvd_elastic_keras.master.machine.claims import Holder, Position
+from hvd_elastic_keras.master.machine.claims import Done, Holder
 from hvd_elastic_keras.master.machine.phases import (
     Confirming,
     Entering,
@@ -53,7 +53,7 @@ class Decisions(Message, frozen=True, kw_only=True):
     """The decided part of the state; see `machine.value`."""
     holders: dict[str, Holder]
     """The worker that does each task that only one may do; see `machine.claims`."""
-    done: dict[str, Position]
+    done: dict[str, Done]
     answers: dict[str, Answer] = msgspec.field(default_factory=dict)
     """Answers by `control.ChangeRequest.command_id`."""
     newest_step: int
@@ -77,7 +77,7 @@ class Decisions(Message, frozen=True, kw_only=True):
 def decisions_of(
     state: State,
     holders: Mapping[str, Holder],
-    done: Mapping[str, Position],
+    done: Mapping[str, Done],
     answers: Mapping[str, Answer],
     written_at: float | None = None,
 ) -> Decisions:

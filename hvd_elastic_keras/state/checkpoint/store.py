@@ -28,7 +28,7 @@ from hvd_elastic_keras.common.errors import (
     ConfigurationError,
 )
 from hvd_elastic_keras.settings.options import KEEP_CHECKPOINTS
-from hvd_elastic_keras.state import packing
+from hvd_elastic_keras.state import one_writer, packing
 from hvd_elastic_keras.state.checkpoint import directories, manifest, ownership
 from hvd_elastic_keras.state.checkpoint.ownership import Owner
 from hvd_elastic_keras.state.checkpoint.places import Place
@@ -229,7 +229,8 @@ def _write(
     directory: Place, step: int, variables: Sequence[Values], state: dict[str, Any], term: int
 ) -> None:
     directory.mkdir(parents=True)
-    _checkpoint(variables).write(str(directory / PREFIX))
+    with one_writer.direct():
+        _checkpoint(variables).write(str(directory / PREFIX))
     text, blobs = packing.dumps({"step": step, "variables": _forms(variables), **state})
     (directory / STATE).write_bytes(text.encode())
     with (directory / BYTES).open("wb") as file:

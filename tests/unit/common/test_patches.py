@@ -62,6 +62,8 @@ now = sys.excepthook, keras.Model.fit, keras.Model.save, keras.saving.save_model
 assert now == originals and not hasattr(keras.optimizers.SGD, "lr")
 """
 NAMED = [
+    "_delete_file_if_exists: one worker saves, the others wait",
+    "_write: one worker saves, the others wait",
     "excepthook: an uncaught ConfigurationError ends the job",
     "excepthook: an uncaught ElasticError has no traceback",
     "export: one worker saves, the others wait",
@@ -70,6 +72,8 @@ NAMED = [
     "save: one worker saves, the others wait",
     "save_model: one worker saves, the others wait",
     "save_weights: one worker saves, the others wait",
+    "update_checkpoint_state_internal: one worker saves, the others wait",
+    "write: one worker saves, the others wait",
     "write_out: one worker saves, the others wait",
 ]
 

@@ -16,6 +16,7 @@ from hvd_elastic_keras.master.machine.claims import (
     claim,
     forget,
     release,
+    result_for,
 )
 
 ALL = Present("w0", 1, {"w0", "w1", "w2"})
@@ -39,8 +40,10 @@ class Desk:
         self.claims, verdict = claim(self.claims, request, present, now)
         return verdict
 
-    def release(self, worker_id: str, name: str = "a.keras", done: bool = True) -> None:
-        event = protocol.ReleaseRequest(worker_id=worker_id, name=name, done=done)
+    def release(
+        self, worker_id: str, name: str = "a.keras", done: bool = True, result: str = ""
+    ) -> None:
+        event = protocol.ReleaseRequest(worker_id=worker_id, name=name, done=done, result=result)
         self.claims = release(self.claims, event)
 
 
@@ -70,6 +73,23 @@ def test_a_save_that_failed_is_tried_by_the_others_too() -> None:
     assert desk.ask(ask("w0")) is DO
     desk.release("w0", done=False)
     assert desk.ask(ask("w1"), now=ROOT_GRACE_S) is DO
+
+
+def test_the_newest_result_is_told_to_those_who_wait_and_to_the_next_but_not_for_older_calls() -> (
+    None
+):
+    desk = Desk()
+    first, second = ask("w0"), ask("w0", number=1)
+    assert result_for(desk.claims, first) == ""
+    for request, result in ((first, "1 a-1"), (second, "2 a-2")):
+        assert desk.ask(request) is DO
+        desk.release("w0", result=result)
+    assert desk.ask(ask("w1", number=1)) is DONE
+    assert result_for(desk.claims, ask("w1")) == ""
+    assert result_for(desk.claims, ask("w1", number=1)) == "2 a-2"
+    assert result_for(desk.claims, ask("w2", number=2)) == "2 a-2"
+    assert result_for(desk.claims, ask("w2", "b.keras")) == ""
+    assert result_for(forget(desk.claims, 1), ask("w2", number=2)) == "2 a-2"  # 1 was finished
 
 
 def test_a_worker_saves_to_a_path_of_its_own_as_soon_as_the_root_is_past_that_call() -> None:

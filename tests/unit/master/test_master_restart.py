@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from hvd_elastic_keras.common import messages
 from hvd_elastic_keras.master.machine import actions as act
-from hvd_elastic_keras.master.machine.claims import Holder
+from hvd_elastic_keras.master.machine.claims import Done, Holder
 from hvd_elastic_keras.master.machine.decisions import Decisions, decisions_of
 from hvd_elastic_keras.master.machine.phases import Stopping
 from tests.unit.master.membership_driver import INTERRUPTED, Job, running_job
@@ -98,7 +98,8 @@ def test_slots_that_were_revoked_stay_revoked(three: Job) -> None:
 
 
 def test_who_saves_a_file_is_known_to_the_next_master(three: Job) -> None:
-    holders, done = {"a": Holder("w0", (1, False, 3, 0))}, {"b": (1, True, 9, 1)}
+    holders = {"a": Holder("w0", (1, False, 3, 0))}
+    done = {"b": Done((1, True, 9, 1), "7 /b-7")}
     kept = decisions_of(three.state, holders, done, {})
     read = messages.decode(messages.encode(kept), Decisions)
     assert (read.holders, read.done) == (holders, done)
