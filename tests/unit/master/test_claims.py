@@ -75,9 +75,7 @@ def test_a_save_that_failed_is_tried_by_the_others_too() -> None:
     assert desk.ask(ask("w1"), now=ROOT_GRACE_S) is DO
 
 
-def test_the_newest_result_is_told_to_those_who_wait_and_to_the_next_but_not_for_older_calls() -> (
-    None
-):
+def test_the_newest_result_is_told_but_not_to_a_worker_that_repeats_older_calls() -> None:
     desk = Desk()
     first, second = ask("w0"), ask("w0", number=1)
     assert result_for(desk.claims, first) == ""
