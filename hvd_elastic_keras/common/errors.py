@@ -246,6 +246,12 @@ def exit_is_an_error(module: str) -> Iterator[None]:
         ) from error
 
 
+def is_of_user(error: BaseException) -> bool:
+    """Whether the user's own code has raised the error, and no library that it has called."""
+    frames = traceback.extract_tb(error.__traceback__)
+    return bool(frames) and not any(part in frames[-1].filename for part in _NOT_USERS)
+
+
 def explain(error: BaseException, file: Path | None) -> str:
     """Returns what went wrong and where in the user's file, without our own code before it.
 

@@ -14,7 +14,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from hvd_elastic_keras.common.errors import ConfigurationError, DataError
+from hvd_elastic_keras.common.errors import ConfigurationError, DataError, is_of_user
 from hvd_elastic_keras.keras_internals.build_by_trace import (
     built_by_trace,
     has_own_step,
@@ -138,6 +138,7 @@ def build(
 
     Raises:
       DataError: the model does not accept such examples.
+      Exception: code of the user has raised it.
     """
     had_metrics = _has_built_metrics(model)
     evaluates = evaluates and batch is not None
@@ -172,7 +173,10 @@ def _build_by_call(model: keras.Model, batch_spec: Any, batch: Any) -> None:
             model._symbolic_build(data_batch=symbolic)
     except Exception as error:  # layers and losses may raise anything
         if batch is None or not has_own_step(model):
-            raise _refusal(batch_spec, first_sentence(error)) from error
+            refusal = _refusal(batch_spec, error)
+            if refusal is None:
+                raise _first(error) from None
+            raise refusal from error
         _check_own_step(model, batch, first_sentence(error))
         is_tried = True
     compiled = model._compile_metrics
@@ -193,6 +197,7 @@ def _check_own_step(model: keras.Model, batch: Any, keras_says: str) -> None:
 
     Raises:
       DataError: `train_step` cannot take the batch either.
+      Exception: `train_step` has raised it, and no library that it calls.
     """
     try:
         with variables_of(model).unchanged(), nothing_applied(optimizers_of(model)):
@@ -200,6 +205,8 @@ def _check_own_step(model: keras.Model, batch: Any, keras_says: str) -> None:
     except ConfigurationError:
         raise
     except Exception as error:  # the user's code may raise anything
+        if is_of_user(error):
+            raise
         raise DataError(
             f"Neither the model nor its train_step takes the first batch, which is "
             f"{describe(tf.nest.map_structure(_spec_of, batch))}. Of the model, Keras says: "
@@ -212,8 +219,13 @@ def _spec_of(leaf: Any) -> Any:
     return None if leaf is None else tf.type_spec_from_value(leaf)
 
 
-def _refusal(batch_spec: Any, keras_says: str) -> ConfigurationError:
-    """Returns the error if Keras cannot build a model for such batches, with its likely cause."""
+def _refusal(batch_spec: Any, error: Exception) -> ConfigurationError | None:
+    """Returns the error if Keras cannot build a model for such batches, with its likely cause.
+
+    Returns None for an error that the user's own code has raised: the script may expect it, and
+    its traceback tells more.
+    """
+    keras_says = first_sentence(error)
     if keras_says.startswith("Could not interpret"):
         return ConfigurationError(
             f"The model is not compiled as it should be. Keras says: {keras_says} Change what "
@@ -224,12 +236,15 @@ def _refusal(batch_spec: Any, keras_says: str) -> ConfigurationError:
             "The model is compiled without a loss, and no layer adds one. Call model.compile("
             "optimizer=..., loss=...), or define loss() in the model module."
         )
-    change = remedy(keras_says, batch_spec) or "Change the data or the model's Input."
+    change = remedy(keras_says, batch_spec)
     if keras_says.startswith(_OWN_CODE):
         return DataError(
             f"The model's own code fails on the data. A batch is {describe(batch_spec)}. It says: "
             f"{keras_says} Change call(), or the data that it gets."
         )
+    if change is None and is_of_user(_first(error)):
+        return None
+    change = change or "Change the data or the model's Input."
     return DataError(
         f"The model does not accept the data. A batch is {describe(batch_spec)}; expected "
         "(inputs, targets) or (inputs, targets, sample_weight) of the shapes of the "
@@ -269,14 +284,21 @@ def describe(element_spec: Any) -> str:
     return f"{tuple(element_spec.shape)} {element_spec.dtype.name}"
 
 
+def _first(error: BaseException) -> BaseException:
+    """Returns the error that Keras met while it built a model, and put into one of its own."""
+    wrapped = error.__context__ if str(error).startswith(_NOT_BUILT) else None
+    return wrapped or error
+
+
 def first_sentence(error: BaseException) -> str:
     """Returns the message of Keras or TensorFlow, without colours and its list of arguments.
 
     If Keras met an error while it built a model, and put it into an error of its own, the message
     of the first error is returned.
     """
-    if str(error).startswith(_NOT_BUILT) and error.__context__ is not None:
-        return f"{type(error.__context__).__name__}: {first_sentence(error.__context__)}"
+    first = _first(error)
+    if first is not error:
+        return f"{type(first).__name__}: {first_sentence(first)}"
     # As text, a KeyError is the representation of its key.
     text = str(error.args[0]) if isinstance(error, KeyError) and error.args else str(error)
     plain = re.sub("\x1b\\[[0-9;]*m", "", text)
