@@ -10,6 +10,7 @@ from hvd_elastic_keras.data.input.of_adapter import (
     OrderSeed,
     are_one,
     check_turns,
+    leave_examples_out,
     input_of,
     per_worker_input_of,
     take_turns,
@@ -39,7 +40,8 @@ def check_order(call: FitCall, *, alone: bool) -> None:
     if take_turns(call.adapter, call.validation):
         if not alone:
             check_turns(call.adapter, call.validation)
-        notices.tell(f"warning: {IN_TURNS}")
+        if leave_examples_out(call.adapter, call.validation):
+            notices.tell(f"warning: {IN_TURNS}")
 
 
 @dataclasses.dataclass(frozen=True)

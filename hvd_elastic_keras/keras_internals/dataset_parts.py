@@ -92,6 +92,11 @@ def reshuffles(part: tf.data.Dataset) -> bool:
     return is_shuffle(part) and bool(again)
 
 
+def leaves_out_by_place(part: tf.data.Dataset) -> bool:
+    """Whether a part gives only some elements of its input, chosen by their place in the order."""
+    return any(word in type(part).__name__ for word in ("Take", "Skip", "Shard"))
+
+
 def is_repeat(part: tf.data.Dataset) -> bool:
     """Whether a part reads its input again and again."""
     return "Repeat" in type(part).__name__

@@ -24,6 +24,7 @@ from hvd_elastic_keras.data.sources.generator_batches import GeneratorBatches, g
 from hvd_elastic_keras.data.sources.py_dataset_batches import PyDatasetBatches
 from hvd_elastic_keras.data.sources.source import ArraySource
 from hvd_elastic_keras.data.sources.split_dataset import SplitDataset, split
+from hvd_elastic_keras.keras_internals import dataset_parts
 from hvd_elastic_keras.keras_internals.fit_call import (
     ArrayDataAdapter,
     GeneratorDataAdapter,
@@ -294,6 +295,13 @@ def take_turns(train: Any, validation: Any) -> bool:
     if datasets[0] is None or datasets[1] is None or datasets[0] is datasets[1]:
         return False
     return iterators.share_shuffle(*datasets)
+
+
+def leave_examples_out(train: Any, validation: Any) -> bool:
+    """Returns whether one of the datasets of `take_turns` is only a part of its examples."""
+    datasets = _dataset_of(train), _dataset_of(validation)
+    parts = (part for dataset in datasets for part in dataset_parts.parts_of(dataset))
+    return any(map(dataset_parts.leaves_out_by_place, parts))
 
 
 def check_turns(train: Any, validation: Any) -> None:

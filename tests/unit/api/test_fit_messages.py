@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,7 @@ tf = pytest.importorskip("tensorflow")
 pytest.importorskip("horovod.tensorflow")
 
 from hvd_elastic_keras import ElasticCallback
+from hvd_elastic_keras.api import fit_inputs
 from hvd_elastic_keras.common.errors import ConfigurationError, DataError
 from hvd_elastic_keras.data.input.of_adapter import FitReader, OrderSeed, input_of
 from hvd_elastic_keras.data.plan.fit_passes import Passes, Reader
@@ -178,3 +180,25 @@ def test_numpy_in_a_layer_is_told_of(
     callback = ElasticCallback(micro_batch_size=micro_batch_size)
     model.fit(np.ones((8, 4)), np.ones((8, 1)), batch_size=8, verbose=0, callbacks=[callback])
     assert "numpy.random or Python's random" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("train", "validation", "is_told"),
+    [
+        (lambda d: d.take(4).batch(2), lambda d: d.skip(4).batch(2), True),
+        (lambda d: d.batch(2), lambda d: d.take(4).batch(2), True),
+        (lambda d: d.batch(2), lambda d: d.batch(4), False),
+        (lambda d: d.map(lambda x: x + 1).batch(2), lambda d: d.batch(2), False),
+    ],
+)
+def test_only_data_of_which_a_part_is_left_out_can_move_to_the_validation_data(
+    monkeypatch: pytest.MonkeyPatch, train: Any, validation: Any, is_told: bool
+) -> None:
+    said: list[str] = []
+    monkeypatch.setattr(fit_inputs.notices, "tell", said.append)
+    shuffled = tf.data.Dataset.from_tensor_slices(X).shuffle(8, seed=1)
+    call: Any = SimpleNamespace(
+        adapter=adapter_of(train(shuffled)), validation=adapter_of(validation(shuffled))
+    )
+    fit_inputs.check_order(call, alone=True)
+    assert said == ([f"warning: {fit_inputs.IN_TURNS}"] if is_told else [])
