@@ -10,8 +10,8 @@ from hvd_elastic_keras.data.input.of_adapter import (
     OrderSeed,
     are_one,
     check_turns,
-    leave_examples_out,
     input_of,
+    leave_examples_out,
     per_worker_input_of,
     take_turns,
 )
