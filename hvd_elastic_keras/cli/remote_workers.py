@@ -240,7 +240,8 @@ async def run_in_pods(
     """
     job_dir = request.job_dir
     endpoint = files.read_endpoint(job_dir)
-    settings = pods.settings(request.name, files.read_job_id(job_dir))
+    job_id, least = files.read_job_id(job_dir), request.job.min_workers
+    settings = pods.settings(request.name, job_id, least)
     token = endpoint.for_joiners
     try:
         owner = await asyncio.to_thread(put_secret, pods.cluster, settings, token, pods.owner)

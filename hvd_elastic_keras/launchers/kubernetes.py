@@ -18,7 +18,13 @@ import tenacity
 from hvd_elastic_keras.common import control
 from hvd_elastic_keras.launchers.base import LaunchedWorker, WorkerExit
 from hvd_elastic_keras.launchers.kubernetes_api import ApiError, Cluster, Json
-from hvd_elastic_keras.launchers.kubernetes_pod import WORKER_LABEL, PodSettings, manifest
+from hvd_elastic_keras.launchers.kubernetes_pod import (
+    GROUP_IS_OVER,
+    GROUP_LABEL,
+    WORKER_LABEL,
+    PodSettings,
+    manifest,
+)
 from hvd_elastic_keras.launchers.kubernetes_reasons import (
     Ending,
     ending,
@@ -98,16 +104,20 @@ class KubernetesLauncher:
         self._workers: dict[str, _Kept] = {}
         self._ended: set[str] = set()
         self._trouble = ""
+        self._group = settings.group(owner)
         self._requests = PodRequests(
             cluster,
             settings,
-            lambda worker_id: manifest(settings, worker_id, arguments(worker_id), owner),
+            lambda worker_id, group: manifest(
+                settings, worker_id, arguments(worker_id), owner, group
+            ),
             self._is_wanted,
             Answers(
                 created=lambda worker_id, at: self._call(self._created, worker_id, at),
                 refused=lambda worker_id, why: self._call(self._not_created, worker_id, why),
                 delayed=lambda worker_id, why: self._call(self._tell, worker_id, why),
             ),
+            group=self._group,
         )
         self._watch = PodWatch(
             cluster,
@@ -173,10 +183,22 @@ class KubernetesLauncher:
 
     def _clear_away(self) -> None:
         pods, _ = self._cluster.pods(self._settings.selector)
+        self._dissolve_group(pods)
         for pod in pods:
             over = pod["status"].get("phase") in ("Failed", "Succeeded")
             self._cluster.delete("pods", pod["metadata"]["name"], 0 if over else KILL_GRACE_S)
         self._cluster.delete("secrets", self._settings.job)
+
+    def _dissolve_group(self, pods: list[Pod]) -> None:
+        """Tells Kueue to wait for no further pods of the group.
+
+        It would keep pods that have ended until others take their places.
+        """
+        group = self._group
+        members = [p for p in pods if group and _label(p, GROUP_LABEL) == group.name]
+        if members:
+            name = members[0]["metadata"]["name"]
+            self._cluster.change("pods", name, {"metadata": {"annotations": GROUP_IS_OVER}})
 
     def _is_wanted(self, worker_id: str) -> bool:
         kept = self._workers.get(worker_id)
@@ -279,7 +301,11 @@ class KubernetesLauncher:
 
 
 def _worker_of(pod: Pod) -> str:
-    return str((pod["metadata"].get("labels") or {}).get(WORKER_LABEL, ""))
+    return _label(pod, WORKER_LABEL)
+
+
+def _label(pod: Pod, name: str) -> str:
+    return str((pod["metadata"].get("labels") or {}).get(name, ""))
 
 
 def _never_seen(worker_id: str) -> Pod:

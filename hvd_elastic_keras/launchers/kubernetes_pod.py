@@ -13,6 +13,11 @@ Json = dict[str, Any]
 JOB_LABEL = "hvd-elastic-keras/job-id"
 WORKER_LABEL = "hvd-elastic-keras/worker"
 QUEUE_LABEL = "kueue.x-k8s.io/queue-name"
+GROUP_LABEL = "kueue.x-k8s.io/pod-group-name"
+GROUP_SIZE = "kueue.x-k8s.io/pod-group-total-count"
+"""Annotation of the pods of a group."""
+GROUP_IS_OVER = {"kueue.x-k8s.io/retriable-in-group": "false"}
+"""Annotation by which a pod tells Kueue that no pod of its group will be replaced any more."""
 APP_LABELS = {"app.kubernetes.io/name": "hvd-elastic-keras"}
 CONTAINER = "worker"
 TOKEN_VOLUME = "hvd-elastic-token"
@@ -24,12 +29,33 @@ MOST_NAME_CHARACTERS = 50
 PARTS = ("apiVersion", "kind", "metadata", "spec")
 """What a template may consist of."""
 PARTS_OF_METADATA = ("labels", "annotations")
-OUR_LABELS = (JOB_LABEL, WORKER_LABEL, QUEUE_LABEL, *APP_LABELS)
+OUR_LABELS = (JOB_LABEL, WORKER_LABEL, QUEUE_LABEL, GROUP_LABEL, *APP_LABELS)
 OURS = ("restartPolicy", "terminationGracePeriodSeconds", "serviceAccountName")
 """Fields of a pod's specification that flags or this program decide."""
 OURS_OF_CONTAINER = ("args", "image")
 JOINED_BY_NAME = ("containers", "volumes", "volumeMounts")
 """Lists of a template that are merged entry by entry."""
+
+
+@dataclasses.dataclass(frozen=True)
+class PodGroup:
+    """Pods that a queue of Kueue admits together, or not at all.
+
+    See https://kueue.sigs.k8s.io/docs/tasks/run/plain_pods.
+
+    Attributes:
+      name: name of the group, which is that of its Workload. Each start of a job needs another one,
+        because a Workload that has finished admits no pods.
+      size: number of its pods. Kueue deletes further ones.
+    """
+
+    name: str
+    size: int
+
+    @property
+    def metadata(self) -> Json:
+        """What a pod of the group has in its metadata."""
+        return {"labels": {GROUP_LABEL: self.name}, "annotations": {GROUP_SIZE: str(self.size)}}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -40,6 +66,7 @@ class PodSettings:
       job: prefix of the names of all pods, and name of the Secret with the token.
       template: a pod with `metadata` and `spec`, for all fields that these settings do not give.
       queue: queue of Kueue; empty for none.
+      group_size: number of workers that the queue admits together; below 2, it admits each alone.
       grace_period_s: seconds that a worker may take to leave when its pod is deleted.
     """
 
@@ -49,12 +76,23 @@ class PodSettings:
     namespace: str
     service_account: str = ""
     queue: str = ""
+    group_size: int = 0
     grace_period_s: int = 60
     template: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
     def pod_name(self, worker_id: str) -> str:
         """Returns the name of the pod of a worker, the same for every master of the job."""
         return f"{self.job}-{worker_id}"
+
+    def group(self, secret: Json) -> PodGroup | None:
+        """Returns the group of the first pods; None if the queue admits each pod alone.
+
+        Args:
+          secret: reference to the Secret of the job, which each start of the job makes anew.
+        """
+        if not self.queue or self.group_size < 2:
+            return None
+        return PodGroup(f"{self.job}-{secret['uid'][:8]}", self.group_size)
 
     @property
     def selector(self) -> str:
@@ -155,9 +193,18 @@ def _check_lists(part: Json) -> None:
 
 
 def manifest(
-    settings: PodSettings, worker_id: str, arguments: list[str], owner: Json | None
+    settings: PodSettings,
+    worker_id: str,
+    arguments: list[str],
+    owner: Json | None,
+    group: PodGroup | None = None,
 ) -> Json:
-    """Returns the manifest of a pod that runs `hvd_elastic_keras.run` with `arguments`."""
+    """Returns the manifest of a pod that runs `hvd_elastic_keras.run` with `arguments`.
+
+    Args:
+      owner: reference to the object with which the pod is deleted.
+      group: the group that the pod belongs to, if any.
+    """
     metadata: Json = {
         "name": settings.pod_name(worker_id),
         "namespace": settings.namespace,
@@ -165,6 +212,8 @@ def manifest(
     }
     if owner:
         metadata["ownerReferences"] = [owner]
+    if group:
+        metadata = merged(metadata, group.metadata)
     ours = {"metadata": metadata, "spec": _spec(settings, arguments)}
     return {"apiVersion": "v1", "kind": "Pod", **merged(settings.template, ours)}
 

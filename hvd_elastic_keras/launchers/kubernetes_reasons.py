@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -23,6 +24,11 @@ DISRUPTIONS = {
     "TerminationByKubelet": "was ended by its node {node}",
 }
 """Texts by the reason of the condition `DisruptionTarget`."""
+STOPS_OF_QUEUE = {
+    "WorkloadEvicted": "was taken away by its queue",
+    "WorkloadDeleted": "was taken away by its queue: its Workload was deleted",
+}
+"""Texts by the reason of the condition `TerminationTarget`, which Kueue sets."""
 TAKEN_BY_NODE = {
     "Evicted": "was evicted by its node {node}",
     "Preempting": "was preempted on its node {node} by a pod that the cluster needs",
@@ -35,6 +41,8 @@ TAKEN_BY_NODE = {
 }
 """Texts by `status.reason` of a failed pod."""
 NO_ROOM_ON_NODE = "OutOf"
+_UIDS = re.compile(r" \(UID: [^)]*\)")
+"""Names of other workloads, which are of no use to people who read about this job."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -118,6 +126,11 @@ def _why_taken(pod: Pod) -> str:
         reason = disruption.get("reason", "")
         text = DISRUPTIONS.get(reason, f"was taken away ({reason})")
         return _with_message(text, pod, disruption)
+    stop = _condition(pod, "TerminationTarget")
+    if stop.get("status") == "True":
+        reason = stop.get("reason", "")
+        text = STOPS_OF_QUEUE.get(reason, f"was taken away by its queue ({reason})")
+        return _with_message(text, pod, {"message": _UIDS.sub("", _said(stop))})
     reason = status.get("reason") or ""
     if reason.startswith(NO_ROOM_ON_NODE):
         return f"was not taken by its node {_node(pod)} ({reason})"

@@ -1,6 +1,7 @@
 """Creates, deletes and follows the pods of a job.
 
-`PodRequests`: each request has its own thread and is repeated until it succeeds.
+`PodRequests`: each request has its own thread and is repeated until it succeeds. Where pods form a
+group, one is created at a time: the list of the API server tells whether it belongs to the group.
 
 `PodWatch` lists the pods, watches for a limited time, and lists them again. Nothing depends on a
 single event: a missed change is in the next list. A version that is too old (410) and a broken
@@ -19,7 +20,12 @@ from typing import Any
 import tenacity
 
 from hvd_elastic_keras.launchers.kubernetes_api import ALREADY_EXISTS, ApiError, Cluster, Json
-from hvd_elastic_keras.launchers.kubernetes_pod import PodSettings, belongs_to
+from hvd_elastic_keras.launchers.kubernetes_pod import (
+    GROUP_LABEL,
+    PodGroup,
+    PodSettings,
+    belongs_to,
+)
 
 FIRST_PAUSE_S = 0.2
 LONGEST_PAUSE_S = 15.0
@@ -53,22 +59,27 @@ class PodRequests:
     """Creates and deletes the pods of workers.
 
     Args:
-      manifest: returns the manifest of the pod of a worker.
+      manifest: returns the manifest of the pod of a worker, in a group or in none.
       is_wanted: returns whether a worker that has no pod yet is to get one.
+      group: the group of the first pods, if any.
     """
 
     def __init__(
         self,
         cluster: Cluster,
         settings: PodSettings,
-        manifest: Callable[[str], Json],
+        manifest: Callable[[str, PodGroup | None], Json],
         is_wanted: Callable[[str], bool],
         answers: Answers,
+        *,
+        group: PodGroup | None = None,
     ) -> None:
         self._cluster, self._settings = cluster, settings
         self._manifest, self._is_wanted, self._answers = manifest, is_wanted, answers
         self._closed = threading.Event()
         self._few = threading.Semaphore(AT_A_TIME)
+        self._group = group
+        self._next = threading.Lock() if group else contextlib.nullcontext()
 
     def create(self, worker_id: str) -> None:
         """Asks for the pod of a worker. A pod of this worker that exists already is used."""
@@ -95,13 +106,31 @@ class PodRequests:
             answers.created(worker_id, time.monotonic())
 
     def _ask_for(self, worker_id: str) -> None:
-        with self._few:
+        with self._next, self._few:
             try:
-                self._cluster.create("pods", self._manifest(worker_id))
+                group = self._group_with_room()
+                self._cluster.create("pods", self._manifest(worker_id, group))
             except ApiError as error:
                 if error.status != ALREADY_EXISTS:
                     raise
                 self._check_ours(worker_id)
+
+    def _group_with_room(self) -> PodGroup | None:
+        """Returns the group if the next pod belongs to it.
+
+        Raises:
+          PlaceTakenError: a pod of the group is about to end, and its place is not free yet.
+        """
+        if self._group is None:
+            return None
+        pods, _ = self._cluster.pods(f"{GROUP_LABEL}={self._group.name}")
+        there = [pod for pod in pods if _has_a_place(pod)]
+        if len(there) < self._group.size:
+            return self._group
+        leaving = [pod["metadata"]["name"] for pod in there if _is_leaving(pod)]
+        if leaving:
+            raise PlaceTakenError(leaving)
+        return None
 
     def _check_ours(self, worker_id: str) -> None:
         settings = self._settings
@@ -153,11 +182,32 @@ class ForeignPodError(ApiError):
         return True
 
 
+class PlaceTakenError(ApiError):
+    """A pod cannot join its group yet."""
+
+    def __init__(self, leaving: list[str]) -> None:
+        names = ", ".join(leaving)
+        super().__init__(0, f"it takes the place of a pod that has not ended yet ({names})")
+
+
+def _has_a_place(pod: Pod) -> bool:
+    """Whether Kueue counts a pod among those of its group. It counts one that has succeeded."""
+    never_ran = _is_leaving(pod) and not pod["spec"].get("nodeName")
+    return not never_ran and pod["status"].get("phase") != "Failed"
+
+
+def _is_leaving(pod: Pod) -> bool:
+    is_over = pod["status"].get("phase") == "Succeeded"
+    return bool(pod["metadata"].get("deletionTimestamp")) and not is_over
+
+
 def _may_get_better(error: BaseException) -> bool:
     return isinstance(error, ApiError) and not error.is_hopeless
 
 
 def _why_not_yet(error: BaseException) -> str:
+    if isinstance(error, PlaceTakenError):
+        return str(error)
     if "exceeded quota" in str(error):
         return f"the quota of the namespace has no room for it: {error}"
     return f"its pod could not be created: {error}"

@@ -80,9 +80,11 @@ class FaultPlan:
         return self._directory / "faults.json"
 
     def write(self, faults: list[Fault]) -> None:
-        """Announces the faults to the workers."""
+        """Announces the faults to the workers, in place of those that were announced before."""
         self._directory.mkdir(parents=True, exist_ok=True)
-        self.path.write_text(json.dumps([dataclasses.asdict(f) for f in faults]))
+        written = self.path.with_suffix(".new")
+        written.write_text(json.dumps([dataclasses.asdict(f) for f in faults]))
+        written.replace(self.path)
         for fault in faults:
             if fault.action == "keep_lock":
                 os.mkfifo(self._directory / f"{fault.name}.open")

@@ -29,6 +29,8 @@ PLURALS = {
 """The plurals that are irregular; all others add an "s"."""
 CLUSTER_WIDE = ("Namespace", "Node", "PersistentVolume", "PriorityClass")
 MERGE = "application/merge-patch+json"
+STRATEGIC = "application/strategic-merge-patch+json"
+"""A change that keeps the other entries of lists whose entries have names, such as conditions."""
 
 
 def path_of(kind: str, namespace: str = "", name: str = "", part: str = "") -> str:
@@ -116,9 +118,18 @@ class Api:
         where = manifest["metadata"].get("namespace", namespace)
         return self.request("POST", path_of(manifest["kind"], where), manifest)
 
-    def patch(self, kind: str, namespace: str, name: str, change: Json, part: str = "") -> Json:
+    def patch(
+        self,
+        kind: str,
+        namespace: str,
+        name: str,
+        change: Json,
+        part: str = "",
+        *,
+        how: str = MERGE,
+    ) -> Json:
         """Changes some values of an object, or of one part of it."""
-        return self.request("PATCH", path_of(kind, namespace, name, part), change, MERGE)
+        return self.request("PATCH", path_of(kind, namespace, name, part), change, how)
 
     def scale(self, kind: str, namespace: str, name: str, replicas: int) -> None:
         """Does what `kubectl scale` does."""

@@ -24,7 +24,7 @@ import requests
 
 from tests.harness.hosts import LIMIT_S, Hosts
 from tests.harness.job import REPOSITORY
-from tests.harness.kube_api import Api, ApiError, Json
+from tests.harness.kube_api import STRATEGIC, Api, ApiError, Json
 from tests.harness.pod_container import Container
 from tests.harness.pod_volumes import PodVolumes, field_of
 
@@ -377,18 +377,18 @@ class PodRun:
             "state": state,
             "lastState": self._last,
         }
-        kept = [c for c in self._pod["status"].get("conditions", []) if c["type"] != "Ready"]
         condition = {"type": "Ready", "status": str(ready), "lastTransitionTime": now()}
         status = {
             "podIP": self._hosts.address(self.node),
             "hostIP": self._hosts.address(self.node),
             "startTime": self._pod["status"].get("startTime", now()),
-            "conditions": [*kept, condition],
+            "conditions": [condition],
             "containerStatuses": [container],
             **values,
         }
         try:
-            self._api.patch("Pod", self.namespace, self.name, {"status": status}, "status")
+            change = {"status": status}
+            self._api.patch("Pod", self.namespace, self.name, change, "status", how=STRATEGIC)
         except ApiError as error:
             if error.status == 404:
                 raise GoneError from None

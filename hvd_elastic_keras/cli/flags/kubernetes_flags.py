@@ -64,7 +64,10 @@ POD_TEMPLATE = flags.DEFINE_string(
     "annotations. Its container `worker` is that of the worker.",
 )
 QUEUE = flags.DEFINE_string(
-    "queue", "", "With --launcher=kubernetes: the local queue of Kueue that admits the pods."
+    "queue",
+    "",
+    "With --launcher=kubernetes: the local queue of Kueue that admits the pods: the first "
+    "--min_workers together, further ones singly.",
 )
 GRACE_PERIOD_S = flags.DEFINE_integer(
     "grace_period_s",
@@ -90,6 +93,8 @@ RIGHTS = (
 )
 """All rights that the launcher needs: resources, verbs, and whether only the object with the name
 of the job is meant. deploy/kubernetes/rbac.yaml grants them."""
+RIGHTS_WITH_QUEUE = (("pods", ("patch",), False),)
+"""Rights that the launcher needs as well if a queue admits groups of pods."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -112,8 +117,8 @@ class PodsRequest:
     owner: Json | None = None
     master_host: str = ""
 
-    def settings(self, name: str, job_id: str) -> PodSettings:
-        """Returns the settings of the pods of a job."""
+    def settings(self, name: str, job_id: str, min_workers: int = 1) -> PodSettings:
+        """Returns the settings of the pods of a job that trains with `min_workers` or more."""
         return PodSettings(
             job=self.name or job_name(name, job_id),
             job_id=job_id,
@@ -121,6 +126,7 @@ class PodsRequest:
             namespace=self.cluster.namespace,
             service_account=self.service_account,
             queue=self.queue,
+            group_size=min_workers,
             grace_period_s=self.grace_period_s,
             template=self.template,
         )
@@ -193,7 +199,7 @@ def check_cluster(request: PodsRequest) -> None:
     cluster = request.cluster
     missing = [
         f"{verb} {resource}"
-        for resource, verbs, by_name in RIGHTS
+        for resource, verbs, by_name in (*RIGHTS, *(RIGHTS_WITH_QUEUE if request.queue else ()))
         for verb in verbs
         if not cluster.may(verb, resource, request.name if by_name else "")
     ]

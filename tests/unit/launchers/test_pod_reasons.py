@@ -180,6 +180,32 @@ def test_a_disruption_is_told_before_all_else(reason: str, told: str) -> None:
     assert end.reason.endswith("(the details)")
 
 
+@pytest.mark.parametrize(
+    ("reason", "message", "told"),
+    [
+        (
+            "WorkloadEvicted",
+            "Preempted to accommodate a workload (UID: 1-2, JobUID: UNKNOWN) due to "
+            "prioritization in the ClusterQueue",
+            "was taken away by its queue (Preempted to accommodate a workload due to "
+            "prioritization in the ClusterQueue)",
+        ),
+        (
+            "WorkloadDeleted",
+            "The workload is deleted",
+            "was taken away by its queue: its Workload was deleted (The workload is deleted)",
+        ),
+        ("NotAdmitted", "", "was taken away by its queue (NotAdmitted)"),
+    ],
+)
+def test_a_queue_says_why_it_takes_a_pod(reason: str, message: str, told: str) -> None:
+    said = [condition("TerminationTarget", "True", reason, message)]
+    runs = pod(DELETED, conditions=said, containerStatuses=container(running={}))
+    assert why_leaving(runs) == f"it {told}"
+    has_ended = pod(DELETED, conditions=said, phase="Failed", containerStatuses=ended(75))
+    assert ending(has_ended, deleted_by_us=False) == Ending(75, told, taken=True)
+
+
 def test_a_pod_that_is_no_more_was_deleted_by_somebody() -> None:
     running = pod(phase="Running", containerStatuses=container(running={}))
     end = ending(running, deleted_by_us=False, gone=True)
