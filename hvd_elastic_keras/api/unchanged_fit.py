@@ -22,7 +22,7 @@ import hvd_elastic_keras
 from hvd_elastic_keras.common import patches
 from hvd_elastic_keras.keras_internals import model_building
 from hvd_elastic_keras.observe.notices import notices
-from hvd_elastic_keras.state import keras_saving
+from hvd_elastic_keras.state import keras_saving, tensorflow_summaries
 
 WHY = "fit of a script that run starts is elastic"
 TRAINS_ITSELF = ("ElasticCallback", "Trainer")
@@ -43,7 +43,8 @@ def install() -> None:
         return
     keras_saving.install()
     # A script that uses names of this package, such as `root_only`, says by itself who writes.
-    keras_saving.install_for_libraries(lambda: not hvd_elastic_keras.names_looked_up)
+    for writes_once in (keras_saving.install_for_libraries, tensorflow_summaries.install):
+        writes_once(lambda: not hvd_elastic_keras.names_looked_up)
     original = keras.Model.fit
     signature = inspect.signature(original)
     pid = os.getpid()

@@ -4,6 +4,7 @@
 |-----------------------------------------------|--------------------------------------------------|
 | `Model.save` and kin, `state/keras_saving.py` | one worker writes a file, the others wait for it |
 | `Checkpoint.save`, `tensorflow_checkpoints.py`| the same, for `tf.train`                         |
+| `create_file_writer`, `tensorflow_summaries.py` | the same, for `tf.summary`                     |
 | `sys.excepthook`, `common/errors.py`          | an `ElasticError` is shown without a traceback   |
 | `sys.excepthook`, `session_of_process.py`     | an uncaught `ConfigurationError` ends the job    |
 | `Model.fit`, `api/horovod/fit.py`             | `fit` with Horovod's optimizer is elastic        |

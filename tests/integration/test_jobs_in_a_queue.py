@@ -11,7 +11,7 @@ import pytest
 from hvd_elastic_keras.launchers.kubernetes_pod import WORKER_LABEL
 from tests.harness.faults import Fault
 from tests.harness.hosts import wait_until
-from tests.harness.job import Job
+from tests.harness.job import Event, Job
 from tests.harness.kube import ADMIN_TOKEN, Cluster
 from tests.harness.kueue import HIGH, PRIORITY, QUEUE, QUEUE_LABEL, SCHEDULER, Kueue, important_pod
 from tests.integration.test_jobs_in_pods import NAMESPACE, OF_JOBS, assert_whole, job_in
@@ -69,19 +69,35 @@ def waiting(cluster: Cluster) -> list[str]:
     return [pod["metadata"]["labels"][WORKER_LABEL] for pod in pods]
 
 
-def grow(job: Job, gate: str, names: list[str]) -> None:
-    """Opens a gate whenever a worker waits to join, until the last of `names` holds the job."""
-    opened: set[str] = set()
+def running(job: Job, size: int) -> Event:
+    """Returns the newest round, which is known to have this many workers."""
 
-    def closed() -> list[str] | None:
-        return [n for n in names if job.plan.happened(n) and n not in opened] or None
+    def newest() -> Event | None:
+        rounds = job.events("round_running")
+        return rounds[-1] if rounds and rounds[-1]["world_size"] == size else None
 
-    while gate != names[-1]:
-        at = job.events("round_running")[-1]["round"]
+    found: Event = job.wait(newest, f"a round of {size}")
+    return found
+
+
+def grow(job: Job, gate: str, size: int, gates: dict[int, str]) -> None:
+    """Opens a gate whenever a worker waits to join, until the last of `gates` holds the job.
+
+    Args:
+      gate: the gate that holds the job now, in a round of `size` workers.
+      gates: the gates to come, by the number of workers.
+    """
+    last = max(gates)
+    while size < last:
+        at = running(job, size)["round"]
         job.wait_for("round_opened", lambda e, at=at: e["round"] > at)
         job.plan.open_gate(gate)
-        opened.add(gate)
-        (gate,) = job.wait(closed, f"one of {names}")
+        larger = range(size + 1, last + 1)
+        size = job.wait(
+            lambda sizes=larger: next((s for s in sizes if job.plan.happened(gates[s])), None),
+            "a larger round",
+        )
+        gate = gates[size]
 
 
 def cycle_through(job: Job, cluster: Cluster, workers: int, least: int, cycles: int) -> None:
@@ -90,8 +106,7 @@ def cycle_through(job: Job, cluster: Cluster, workers: int, least: int, cycles: 
     full = "start"
     for cycle in range(cycles):
         job.wait_for_fault(full)
-        before = job.events("round_running")[-1]
-        assert before["world_size"] == workers
+        members = set(running(job, workers)["members"])
         take(cluster, taken)
         wait_until(lambda: len(told_to_leave(cluster)) == taken, "pods are told to leave")
         leaving = set(told_to_leave(cluster))
@@ -99,14 +114,13 @@ def cycle_through(job: Job, cluster: Cluster, workers: int, least: int, cycles: 
         job.plan.write([held(few, least)])
         job.plan.open_gate(full)
         job.wait_for_fault(few)
-        after = job.events("round_running")[-1]
-        assert set(after["members"]) == set(before["members"]) - leaving
+        assert set(running(job, least)["members"]) == members - leaving
         assert len(cluster.wait_for_pods(f"{PRIORITY}={HIGH}", taken)) == taken
         give_back(cluster)
         gates = {size: f"{size} in {cycle}" for size in range(least + 1, workers + 1)}
         job.plan.write([held(name, size) for size, name in gates.items()])
         full = gates[workers]
-        grow(job, few, list(gates.values()))
+        grow(job, few, least, gates)
     job.plan.write([])
     job.plan.open_gate(full)
 
