@@ -100,8 +100,12 @@ def grow(job: Job, gate: str, size: int, gates: dict[int, str]) -> None:
         gate = gates[size]
 
 
-def cycle_through(job: Job, cluster: Cluster, workers: int, least: int, cycles: int) -> None:
-    """Has the queue take all workers beyond the least number and give them back."""
+def cycle_through(job: Job, cluster: Cluster, workers: int, least: int, cycles: int) -> str:
+    """Has the queue take all workers beyond the least number and give them back.
+
+    Returns:
+      The gate that holds the job, in a round of all workers.
+    """
     taken = workers - least
     full = "start"
     for cycle in range(cycles):
@@ -122,7 +126,7 @@ def cycle_through(job: Job, cluster: Cluster, workers: int, least: int, cycles: 
         full = gates[workers]
         grow(job, few, least, gates)
     job.plan.write([])
-    job.plan.open_gate(full)
+    return full
 
 
 def assert_nothing_was_lost(job: Job) -> None:
@@ -131,34 +135,22 @@ def assert_nothing_was_lost(job: Job) -> None:
     assert all(e["steps_lost"] == 0 for e in job.events("round_running"))
 
 
-def test_workers_beyond_the_least_number_are_taken_and_given_back_and_no_step_is_lost(
+def test_workers_are_taken_and_given_back_and_at_last_all_are_taken_and_no_step_is_lost(
     cluster: Cluster, kueue: Kueue, tmp_path: Path, expected_weights: dict[str, np.ndarray]
 ) -> None:
+    beyond = QUOTA - LEAST
     with queued_job(cluster, tmp_path, [held("start", QUOTA)]) as job:
-        cycle_through(job, cluster, QUOTA, LEAST, cycles=2)
-        assert_whole(job, cluster, expected_weights)
-        assert_nothing_was_lost(job)
-        causes = [e["cause"] for e in job.events("worker_exited")]
-    assert kueue.evicted == 2 * (QUOTA - LEAST)
-    assert (kueue.most, kueue.excess) == (QUOTA, [])
-    why = "it was taken away by its queue (Preempted to accommodate a workload"
-    assert sum(why in cause for cause in causes) == kueue.evicted
-
-
-def test_a_job_that_loses_all_its_pods_goes_on_when_the_queue_admits_the_least_number(
-    cluster: Cluster, kueue: Kueue, tmp_path: Path, expected_weights: dict[str, np.ndarray]
-) -> None:
-    taken = QUOTA - LEAST + 1
-    with queued_job(cluster, tmp_path, [held("start", QUOTA)]) as job:
-        job.wait_for_fault("start")
-        take(cluster, taken)
+        gate = cycle_through(job, cluster, QUOTA, LEAST, cycles=1)
+        take(cluster, beyond + 1)  # so that only one of the group's pods would have room
         wait_until(lambda: len(told_to_leave(cluster)) == QUOTA, "all are told to leave")
-        job.plan.write([])
-        job.plan.open_gate("start")
-        assert len(cluster.wait_for_pods(f"{PRIORITY}={HIGH}", taken)) == taken
-        # One pod still finds room, but the training needs two.
-        wait_until(lambda: len(waiting(cluster)) == taken, "new pods wait for the queue")
+        job.plan.open_gate(gate)
+        assert len(cluster.wait_for_pods(f"{PRIORITY}={HIGH}", beyond + 1)) == beyond + 1
+        # One pod beyond the group still has room, but the training needs two.
+        wait_until(lambda: len(waiting(cluster)) == beyond + 1, "new pods wait for the queue")
         give_back(cluster)
         assert_whole(job, cluster, expected_weights)
         assert_nothing_was_lost(job)
-    assert (kueue.evicted, kueue.most, kueue.excess) == (QUOTA - LEAST + 1, QUOTA, [])
+        causes = [e["cause"] for e in job.events("worker_exited")]
+    assert (kueue.evicted, kueue.most, kueue.excess) == (beyond + beyond + 1, QUOTA, [])
+    why = "it was taken away by its queue (Preempted to accommodate a workload"
+    assert sum(why in cause for cause in causes) == beyond + QUOTA
