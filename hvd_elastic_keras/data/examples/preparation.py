@@ -22,7 +22,7 @@ import tensorflow as tf
 from hvd_elastic_keras.common.errors import DataError, ElasticError, InputUnavailableError
 from hvd_elastic_keras.data.examples import structure
 from hvd_elastic_keras.data.examples.structure import Layout, Structure
-from hvd_elastic_keras.keras_internals.dataset_parts import mapped_in_one_thread
+from hvd_elastic_keras.keras_internals.dataset_remaking import mapped_in_one_thread
 
 Preprocess = Callable[..., Structure]
 Part = TypeVar("Part")

@@ -8,8 +8,9 @@ import tensorflow as tf
 
 from hvd_elastic_keras.data.examples.structure import Structure
 from hvd_elastic_keras.data.sources.element_draws import KEY, called_with_key
-from hvd_elastic_keras.keras_internals import dataset_parts
-from hvd_elastic_keras.keras_internals.dataset_parts import in_order, parts_of
+from hvd_elastic_keras.keras_internals import dataset_parts, dataset_remaking
+from hvd_elastic_keras.keras_internals.dataset_parts import parts_of
+from hvd_elastic_keras.keras_internals.dataset_remaking import in_order
 
 
 class ReadWholeError(Exception):
@@ -51,14 +52,14 @@ class KeyedMaps:
             if dataset_parts.is_map(dataset):
                 made = self._mapped(dataset, below, number)
             else:
-                made = dataset_parts.remade(dataset, below)
+                made = dataset_remaking.remade(dataset, below)
         if made is None:
             raise ReadWholeError
         return made
 
     def _cached(self, part: tf.data.Dataset) -> tf.data.Dataset:
         """Returns a cache for all passes, which keeps what the first one gives."""
-        return dataset_parts.cached_like(part, self.of(dataset_parts.input_of(part), 0))
+        return dataset_remaking.cached_like(part, self.of(dataset_parts.input_of(part), 0))
 
     def _mapped(
         self, part: tf.data.Dataset, below: tf.data.Dataset, number: int

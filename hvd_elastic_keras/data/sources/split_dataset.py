@@ -31,8 +31,9 @@ from hvd_elastic_keras.data.sources.element_draws import (
     reason_to_stay,
 )
 from hvd_elastic_keras.data.sources.keyed_maps import KeyedMaps, ReadWholeError
-from hvd_elastic_keras.keras_internals import dataset_parts
-from hvd_elastic_keras.keras_internals.dataset_parts import in_order, parts_of
+from hvd_elastic_keras.keras_internals import dataset_parts, dataset_remaking
+from hvd_elastic_keras.keras_internals.dataset_parts import parts_of
+from hvd_elastic_keras.keras_internals.dataset_remaking import in_order
 from hvd_elastic_keras.keras_internals.tensorflow_names import is_op_determinism_enabled
 
 ElementMap = Callable[[Structure, tf.Tensor], Structure]
@@ -167,7 +168,7 @@ def _split_batches(
         return _with_batch_map(found, dataset, is_row_wise)
     if not found.taken and dataset_parts.only_chooses(dataset):
         return dataclasses.replace(found, raw=dataset)
-    raw = dataset_parts.chosen_like(dataset, found.raw) if found.taken else None
+    raw = dataset_remaking.chosen_like(dataset, found.raw) if found.taken else None
     if raw is None:  # for example, its elements may be no batches any more
         raise ReadWholeError
     return dataclasses.replace(found, raw=raw)
@@ -249,7 +250,7 @@ def _split_elements(dataset: tf.data.Dataset, seed: int) -> _Elements:
         return _split_zip(dataset, zipped, seed)
     if len(dataset._inputs()) == 1:
         found = _split_elements(dataset_parts.input_of(dataset), seed)
-        raw = dataset_parts.chosen_like(dataset, found.raw) if found.taken else None
+        raw = dataset_remaking.chosen_like(dataset, found.raw) if found.taken else None
         if raw is not None:
             return dataclasses.replace(found, raw=raw)
     return _Elements(dataset)
