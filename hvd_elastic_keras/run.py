@@ -176,7 +176,9 @@ def _request(
         job_dir,
         name,
         asked=asked,
-        command=job_request.CommandLine(words, given.sources, warnings=_warnings(given.words)),
+        command=job_request.CommandLine(
+            words, given.sources, warnings=_warnings(given.words, script)
+        ),
         network_interface=job_flags.NETWORK_INTERFACE.value,
         output=job_request.OutputRequest(
             timeline=Path(timeline).resolve() if timeline else None,
@@ -198,14 +200,17 @@ def _request(
     )
 
 
-def _warnings(words: list[str]) -> tuple[str, ...]:
-    """Returns warnings about a command line, to show before the job starts."""
-    script = find_model.split_arguments(words, takes_value)[1]
+def _warnings(words: list[str], script: list[str]) -> tuple[str, ...]:
+    """Returns warnings about a command line and its script, to show before the job starts."""
+    if not script:
+        return ()
+    typed = find_model.split_arguments(words, takes_value)[1]
     as_module = bool(job_flags.MODULE.value)
-    text = (
-        source_files.warning_of_flags(script, _is_for_script, as_module=as_module) if script else ""
+    texts = (
+        source_files.warning_of_flags(typed, _is_for_script, as_module=as_module) if typed else "",
+        source_files.warning_of_appending(script, Path.cwd()),
     )
-    return (text,) if text else ()
+    return tuple(text for text in texts if text)
 
 
 def _is_for_script(name: str) -> bool:

@@ -15,6 +15,7 @@ import dataclasses
 import hashlib
 import importlib.util
 import itertools
+import re
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -27,6 +28,8 @@ HOROVOD = "horovod"
 FOR_TENSORFLOW = ("horovod", "horovod.tensorflow", "horovod.keras", "horovod.tensorflow.keras")
 AS_MODULE = "-m"
 """The first word of a script that is named as a module."""
+LOG_FILES = ("FileHandler", "RotatingFileHandler", "TimedRotatingFileHandler")
+"""Classes of `logging` that append to the file they are made for."""
 MOST_FILES = 1000
 """Most files of a script that are examined."""
 
@@ -196,6 +199,64 @@ def warning_of_flags(
     )
 
 
+def warning_of_appending(script: Sequence[str], directory: Path) -> str:
+    """Returns a warning about files that each worker would append to; empty without any.
+
+    A script that imports this package says by itself who writes.
+
+    Args:
+      script: see `file_of`, like the directory.
+    """
+    if any(_is_in(i.module, PACKAGE) for i in _imports_of_script(script, directory)):
+        return ""
+    calls = (
+        f"{_text(node.func)} in line {node.lineno} of {path.name}"
+        for path in files_of_script(script, directory)
+        for node in _nodes_of_file(path)
+        if isinstance(node, ast.Call) and _appends(node)
+    )
+    found = ", ".join(calls)
+    if not found:
+        return ""
+    return (
+        f"warning: this script appends to files ({found}). All workers run it, so that the file "
+        "gets the lines of each. Give each worker a file of its own: with "
+        "os.environ.get('HVD_ELASTIC_WORKER_ID', '') in its name. See docs/scripts.md."
+    )
+
+
+def _appends(call: ast.Call) -> bool:
+    name = _text(call.func).rpartition(".")[2]
+    given = {word.arg: word.value for word in call.keywords}
+    if name == "basicConfig":
+        return "filename" in given and not _is_text(given.get("filemode"), "w.*")
+    if name in LOG_FILES:
+        return not _is_text(given.get("mode", _argument(call, 1)), "w.*")
+    if name != "open":
+        return False
+    # The first argument of the method of a path is what the second one of the function is.
+    place = 0 if isinstance(call.func, ast.Attribute) and _text(call.func) != "io.open" else 1
+    return _is_text(given.get("mode", _argument(call, place)), "a[bt+]*")
+
+
+def _argument(call: ast.Call, place: int) -> ast.expr | None:
+    return call.args[place] if place < len(call.args) else None
+
+
+def _is_text(node: ast.expr | None, pattern: str) -> bool:
+    """Whether an argument is written as a text of this form."""
+    text = node.value if isinstance(node, ast.Constant) else None
+    return isinstance(text, str) and re.fullmatch(pattern, text) is not None
+
+
+def _text(node: ast.expr) -> str:
+    """Returns a name as it is written, with those before it: `logging.FileHandler`."""
+    if isinstance(node, ast.Attribute):
+        before = _text(node.value)
+        return f"{before}.{node.attr}" if before else node.attr
+    return node.id if isinstance(node, ast.Name) else ""
+
+
 def files_of_script(script: Sequence[str], directory: Path) -> list[Path]:
     """Returns the files of a script, and of its user's modules that it imports, in any depth.
 
@@ -237,12 +298,16 @@ def _imports_of_script(script: Sequence[str], directory: Path) -> Iterator[Impor
             todo += _files_of(found.module, _place(found, first))
 
 
-def _imports_of_file(path: Path) -> Iterator[Import]:
+def _nodes_of_file(path: Path) -> Iterator[ast.AST]:
     try:
         tree = ast.parse(path.read_bytes())
     except (OSError, SyntaxError, ValueError):
         return  # Python will report the error
-    for node in ast.walk(tree):
+    yield from ast.walk(tree)
+
+
+def _imports_of_file(path: Path) -> Iterator[Import]:
+    for node in _nodes_of_file(path):
         if isinstance(node, ast.Import):
             for name in node.names:
                 yield Import(name.name, path, node.lineno, name.asname or "hvd")

@@ -15,6 +15,7 @@ from hvd_elastic_keras.cli.source_files import (
     check_script,
     file_of,
     source_digests,
+    warning_of_appending,
     warning_of_flags,
 )
 from hvd_elastic_keras.common.errors import ConfigurationError
@@ -179,3 +180,39 @@ def test_run_warns_of_it_and_still_goes_on(words: str, warns: bool, tmp_path: Pa
     )
     assert result.returncode == 0, result.stderr
     assert ("stands after good.py, so that the script gets it" in result.stdout) == warns
+
+
+@pytest.mark.parametrize(
+    ("line", "told"),
+    [
+        ("open('log.txt', 'a')", "open in line 2 of good.py"),
+        ("with open('log.txt', mode='ab') as f: pass", "open in line 2 of good.py"),
+        ("Path('log.txt').open('a+')", "open in line 2 of good.py"),
+        ("import io; io.open('log.txt', 'a')", "io.open in line 2 of good.py"),
+        ("h = logging.FileHandler('log.txt')", "logging.FileHandler in line 2 of good.py"),
+        ("logging.handlers.RotatingFileHandler('x')", "logging.handlers.RotatingFileHandler in"),
+        ("logging.basicConfig(level=20, filename='x')", "logging.basicConfig in line 2 of good.py"),
+        ("open('log.txt', 'w')", ""),
+        ("open('a')", ""),
+        ("Path('log.txt').open()", ""),
+        ("image = Image.open('apple.png')", ""),
+        ("logging.basicConfig(level=20)", ""),
+        ("logging.basicConfig(filename='x', filemode='w')", ""),
+        ("logging.FileHandler('log.txt', 'w')", ""),
+        ("import hvd_elastic_keras; open('log.txt', 'a')", ""),
+        ("this is no Python", ""),
+    ],
+)
+def test_a_script_that_appends_to_files_is_told_that_all_workers_do(
+    tmp_path: Path, line: str, told: str
+) -> None:
+    (tmp_path / "good.py").write_text(f"import logging\n{line}\n")
+    text = warning_of_appending(["good.py"], tmp_path)
+    assert bool(text) == bool(told)
+    assert told in text
+
+
+def test_a_module_of_the_script_that_appends_is_found(tmp_path: Path) -> None:
+    (tmp_path / "good.py").write_text("from helper import note\n")
+    (tmp_path / "helper.py").write_text("def note(text):\n    open('log', 'a').write(text)\n")
+    assert "open in line 2 of helper.py" in warning_of_appending(["good.py"], tmp_path)
