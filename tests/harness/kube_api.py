@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+import sys
+import threading
+import traceback
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import requests
 
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
 Json = dict[str, Any]
 TIMEOUT_S = 30.0
+END_S = 60.0
 CORE = "/api/v1"
 GROUPS = {
     "Deployment": "/apis/apps/v1",
@@ -57,6 +64,47 @@ class ApiError(Exception):
     def __init__(self, status: int, text: str) -> None:
         super().__init__(f"{status}: {text}")
         self.status = status
+
+
+class Controller:
+    """Looks at a cluster again and again, from the start of a `with` block to its end.
+
+    Args:
+      api: the API for an account that may do everything; it is closed at the end.
+    """
+
+    POLL_S = 0.05
+
+    def __init__(self, api: Api) -> None:
+        self._api = api
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._work, daemon=True)
+        self._error = ""
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._over.set()
+        self._thread.join(END_S)
+        self._api.close()
+        assert not self._error, self._error
+
+    def _work(self) -> None:
+        while not self._over.wait(self.POLL_S):
+            try:
+                self._look()
+            except requests.RequestException:
+                continue  # the API server does not answer at present
+            except Exception:
+                self._error = traceback.format_exc()
+                print(self._error, file=sys.stderr)
+                return
+
+    def _look(self) -> None:
+        """Does what has to be done now."""
+        raise NotImplementedError
 
 
 class Api:

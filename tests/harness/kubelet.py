@@ -14,24 +14,20 @@ import signal
 import sys
 import threading
 import time
-import traceback
 from collections.abc import Mapping
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import requests
-
-from tests.harness.hosts import LIMIT_S, Hosts
+from tests.harness.hosts import Hosts
 from tests.harness.job import REPOSITORY
-from tests.harness.kube_api import STRATEGIC, Api, ApiError, Json
+from tests.harness.kube_api import STRATEGIC, Api, ApiError, Controller, Json
 from tests.harness.pod_container import Container
 from tests.harness.pod_volumes import PodVolumes, field_of
 
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-POLL_S = 0.05
 BEAT_S = 1.0
 BACK_OFF_S = 0.5
 """Seconds before the second restart of a container, where Kubernetes waits 10 s."""
@@ -40,7 +36,7 @@ MISSING_IMAGES = "missing/"
 CAPACITY = {"cpu": "8", "memory": "16Gi", "pods": "20"}
 
 
-class Kubelet:
+class Kubelet(Controller):
     """Runs pods from the start of a `with` block to its end; nothing outlives it.
 
     Args:
@@ -53,7 +49,7 @@ class Kubelet:
     def __init__(
         self, api: Api, hosts: Hosts, directory: Path, environment: Mapping[str, str]
     ) -> None:
-        self._api = api
+        super().__init__(api)
         self._hosts = hosts
         self._directory = directory
         self._environment = environment
@@ -61,9 +57,6 @@ class Kubelet:
         self._lost: set[str] = set()
         self._beaten = 0.0
         self._lock = threading.Lock()
-        self._over = threading.Event()
-        self._thread = threading.Thread(target=self._work, daemon=True)
-        self._error = ""
         self.logs = directory / "pod_logs"
 
     def __enter__(self) -> Self:
@@ -71,16 +64,14 @@ class Kubelet:
         for node in self._hosts.names:
             labels = {"kubernetes.io/hostname": node}
             self._api.create({"kind": "Node", "metadata": {"name": node, "labels": labels}})
-        self._thread.start()
-        return self
+        return super().__enter__()
 
     def __exit__(self, *_: object) -> None:
-        self._over.set()
-        self._thread.join(LIMIT_S)
-        for run in self._runs.values():
-            run.kill()
-        self._api.close()
-        assert not self._error, self._error
+        try:
+            super().__exit__()
+        finally:
+            for run in self._runs.values():
+                run.kill()
 
     # --- what tests do -------------------------------------------------------------------
 
@@ -120,19 +111,11 @@ class Kubelet:
 
     # --- the loop ------------------------------------------------------------------------
 
-    def _work(self) -> None:
-        while not self._over.wait(POLL_S):
-            try:
-                with self._lock:
-                    self._look()
-            except requests.RequestException:
-                continue  # the API server does not answer at present
-            except Exception:
-                self._error = traceback.format_exc()
-                print(self._error, file=sys.stderr)
-                return
-
     def _look(self) -> None:
+        with self._lock:
+            self._look_at_all()
+
+    def _look_at_all(self) -> None:
         if time.monotonic() - self._beaten > BEAT_S:
             for node in set(self._hosts.names) - self._lost:
                 self._tell_node(node, "True", "KubeletReady")

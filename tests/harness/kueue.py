@@ -14,20 +14,10 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import itertools
-import sys
-import threading
-import traceback
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
 
-import requests
-
-from tests.harness.hosts import LIMIT_S
-from tests.harness.kube_api import STRATEGIC, Api, ApiError, Json, path_of
+from tests.harness.kube_api import STRATEGIC, Api, ApiError, Controller, Json, path_of
 from tests.harness.kubelet import now
-
-if TYPE_CHECKING:
-    from typing_extensions import Self
 
 NAMESPACE = "default"
 QUEUE = "spot"
@@ -39,7 +29,6 @@ RETRIABLE = "kueue.x-k8s.io/retriable-in-group"
 PRIORITY = "kueue.x-k8s.io/priority-class"
 HIGH = "high"
 SCHEDULER = "kueue"
-POLL_S = 0.05
 PREEMPTED = (
     "Preempted to accommodate a workload (UID: {}, JobUID: UNKNOWN) due to prioritization in the "
     "ClusterQueue"
@@ -76,7 +65,7 @@ class Workload:
         return self.size if self.admitted or self.stopping else 0
 
 
-class Kueue:
+class Kueue(Controller):
     """Admits pods from the start of a `with` block to its end.
 
     Args:
@@ -91,41 +80,17 @@ class Kueue:
     """
 
     def __init__(self, api: Api, nodes: tuple[str, ...], quota: int) -> None:
-        self._api = api
+        super().__init__(api)
         self._nodes = itertools.cycle(nodes)
         self._quota = quota
         self._workloads: dict[str, Workload] = {}
         self._numbers = itertools.count(1)
         self._admissions = itertools.count(1)
-        self._over = threading.Event()
-        self._thread = threading.Thread(target=self._work, daemon=True)
-        self._error = ""
         self.most = 0
         self.excess: list[str] = []
         self.evicted = 0
 
-    def __enter__(self) -> Self:
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._over.set()
-        self._thread.join(LIMIT_S)
-        self._api.close()
-        assert not self._error, self._error
-
-    def _work(self) -> None:
-        while not self._over.wait(POLL_S):
-            try:
-                self._reconcile()
-            except requests.RequestException:
-                continue  # the API server does not answer at present
-            except Exception:
-                self._error = traceback.format_exc()
-                print(self._error, file=sys.stderr)
-                return
-
-    def _reconcile(self) -> None:
+    def _look(self) -> None:
         pods = self._api.all("Pod", NAMESPACE, f"{QUEUE_LABEL}={QUEUE}")
         for pod in pods:
             self._take_charge(pod)
