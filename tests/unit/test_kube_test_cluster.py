@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import subprocess
 import sys
@@ -64,7 +65,7 @@ def test_a_system_that_cannot_build_them_hears_what_is_missing(tmp_path: Path) -
 def test_a_command_that_fails_is_told_with_its_error(tmp_path: Path) -> None:
     build = script.Build(tmp_path, tmp_path / "log", os.environ)
     with pytest.raises(script.BuildError, match=r"sh has failed: E: no network\. Details: .*log"):
-        build._call("sh", "-c", "echo begun; echo E: no network.; echo end; exit 100")
+        build._call("trying", "sh", "-c", "echo begun; echo E: no network.; echo end; exit 100")
 
 
 def test_a_build_that_takes_too_long_is_ended(
@@ -73,7 +74,28 @@ def test_a_build_that_takes_too_long_is_ended(
     monkeypatch.setattr(script, "LIMIT_S", 0.0)
     build = script.Build(tmp_path, tmp_path / "log", os.environ)
     with pytest.raises(script.BuildError, match="not done within"):
-        build._call("sleep", "1000")
+        build._call("waiting", "sleep", "1000")
+
+
+def test_a_build_says_how_far_it_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(script, "TELL_EVERY_S", 0.01)
+    said = tmp_path / "said"
+    os.mkfifo(said)
+
+    def say(message: str) -> None:
+        print(message)
+        with contextlib.suppress(OSError):  # the command does not read yet, or no more
+            os.close(os.open(said, os.O_WRONLY | os.O_NONBLOCK))
+
+    monkeypatch.setattr(script, "say", say)
+    (tmp_path / "log").write_text("$ earlier\none\ntwo\n")
+    command = "echo +++ Building; echo k8s.io/api/core/v1; echo net/http; cat said"
+    script.Build(tmp_path, tmp_path / "log", os.environ)._call("compiling", "sh", "-c", command)
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[-1].startswith("compiling")
+    assert script._compiled(tmp_path / "log") == ", 2 packages so far"
 
 
 @pytest.mark.parametrize(
