@@ -208,7 +208,7 @@ def _warnings(words: list[str], script: list[str]) -> tuple[str, ...]:
     as_module = bool(job_flags.MODULE.value)
     texts = (
         source_files.warning_of_flags(typed, _is_for_script, as_module=as_module) if typed else "",
-        source_files.warning_of_appending(script, Path.cwd()),
+        *source_files.warnings_of_files(script, Path.cwd()),
     )
     return tuple(text for text in texts if text)
 

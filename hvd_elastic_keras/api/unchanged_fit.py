@@ -43,8 +43,12 @@ def install() -> None:
         return
     keras_saving.install()
     # A script that uses names of this package, such as `root_only`, says by itself who writes.
-    for writes_once in (keras_saving.install_for_libraries, tensorflow_summaries.install):
-        writes_once(lambda: not hvd_elastic_keras.names_looked_up)
+    for once in (
+        keras_saving.install_for_libraries,
+        keras_saving.install_for_removals,
+        tensorflow_summaries.install,
+    ):
+        once(lambda: not hvd_elastic_keras.names_looked_up)
     original = keras.Model.fit
     signature = inspect.signature(original)
     pid = os.getpid()

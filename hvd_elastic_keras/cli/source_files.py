@@ -30,6 +30,19 @@ AS_MODULE = "-m"
 """The first word of a script that is named as a module."""
 LOG_FILES = ("FileHandler", "RotatingFileHandler", "TimedRotatingFileHandler")
 """Classes of `logging` that append to the file they are made for."""
+REMOVERS = ("os.remove", "os.removedirs")
+REMOVERS_OF_PATHS = ("unlink", "rmdir")
+"""Methods of paths, and functions of `os`."""
+APPENDING = (
+    "warning: this script appends to files ({}). All workers run it, so that the file gets the "
+    "lines of each. Give each worker a file of its own: with "
+    "os.environ.get('HVD_ELASTIC_WORKER_ID', '') in its name. See docs/scripts.md."
+)
+REMOVING = (
+    "warning: this script removes files ({}). All workers run it, and each replacement of a worker "
+    "does so from the beginning, while the others train. Use shutil.rmtree, which is done once, or "
+    "remove before you start the job. See docs/scripts.md."
+)
 MOST_FILES = 1000
 """Most files of a script that are examined."""
 
@@ -199,29 +212,32 @@ def warning_of_flags(
     )
 
 
-def warning_of_appending(script: Sequence[str], directory: Path) -> str:
-    """Returns a warning about files that each worker would append to; empty without any.
+def warnings_of_files(script: Sequence[str], directory: Path) -> list[str]:
+    """Returns warnings about files that each worker would append to or remove.
 
-    A script that imports this package says by itself who writes.
+    A script that imports this package says by itself who does so.
 
     Args:
       script: see `file_of`, like the directory.
     """
     if any(_is_in(i.module, PACKAGE) for i in _imports_of_script(script, directory)):
-        return ""
-    calls = (
-        f"{_text(node.func)} in line {node.lineno} of {path.name}"
+        return []
+    calls = [
+        (node, f"{_text(node.func)} in line {node.lineno} of {path.name}")
         for path in files_of_script(script, directory)
         for node in _nodes_of_file(path)
-        if isinstance(node, ast.Call) and _appends(node)
-    )
-    found = ", ".join(calls)
-    if not found:
-        return ""
-    return (
-        f"warning: this script appends to files ({found}). All workers run it, so that the file "
-        "gets the lines of each. Give each worker a file of its own: with "
-        "os.environ.get('HVD_ELASTIC_WORKER_ID', '') in its name. See docs/scripts.md."
+        if isinstance(node, ast.Call)
+    ]
+    return [
+        warning.format(", ".join(found))
+        for is_meant, warning in ((_appends, APPENDING), (_removes, REMOVING))
+        if (found := [place for node, place in calls if is_meant(node)])
+    ]
+
+
+def _removes(call: ast.Call) -> bool:
+    return _text(call.func) in REMOVERS or (
+        isinstance(call.func, ast.Attribute) and call.func.attr in REMOVERS_OF_PATHS
     )
 
 

@@ -249,7 +249,12 @@ def exit_is_an_error(module: str) -> Iterator[None]:
 def is_of_user(error: BaseException) -> bool:
     """Whether the user's own code has raised the error, and no library that it has called."""
     frames = traceback.extract_tb(error.__traceback__)
-    return bool(frames) and not any(part in frames[-1].filename for part in _NOT_USERS)
+    return bool(frames) and is_users_file(frames[-1].filename)
+
+
+def is_users_file(path: str) -> bool:
+    """Whether a file with code is the user's own, and of no library."""
+    return not any(part in path for part in _NOT_USERS)
 
 
 def explain(error: BaseException, file: Path | None) -> str:

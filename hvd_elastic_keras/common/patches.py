@@ -3,6 +3,7 @@
 | patch                                         | why                                              |
 |-----------------------------------------------|--------------------------------------------------|
 | `Model.save` and kin, `state/keras_saving.py` | one worker writes a file, the others wait for it |
+| `shutil.rmtree`, `state/keras_saving.py`      | one worker removes, once for the whole job       |
 | `Checkpoint.save`, `tensorflow_checkpoints.py`| the same, for `tf.train`                         |
 | `create_file_writer`, `tensorflow_summaries.py` | the same, for `tf.summary`                     |
 | `sys.excepthook`, `common/errors.py`          | an `ElasticError` is shown without a traceback   |

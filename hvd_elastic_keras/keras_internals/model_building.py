@@ -15,6 +15,7 @@ import keras
 import tensorflow as tf
 
 from hvd_elastic_keras.common.errors import ConfigurationError, DataError, is_of_user
+from hvd_elastic_keras.keras_internals import early_optimizers
 from hvd_elastic_keras.keras_internals.build_by_trace import (
     built_by_trace,
     has_own_step,
@@ -140,8 +141,12 @@ def build(
       DataError: the model does not accept such examples.
       Exception: code of the user has raised it.
     """
+    with early_optimizers.built_early(model):
+        _build(model, batch_spec, batch, evaluates=evaluates and batch is not None)
+
+
+def _build(model: keras.Model, batch_spec: Any, batch: Any, *, evaluates: bool) -> None:
     had_metrics = _has_built_metrics(model)
-    evaluates = evaluates and batch is not None
     traced = has_own_step(model) and not model.run_eagerly
     traced = traced and built_by_trace(model, batch_spec, evaluates=evaluates)
     if not traced or batch is None:
@@ -172,7 +177,7 @@ def _build_by_call(model: keras.Model, batch_spec: Any, batch: Any) -> None:
         if has_call:
             model._symbolic_build(data_batch=symbolic)
     except Exception as error:  # layers and losses may raise anything
-        if batch is None or not has_own_step(model):
+        if batch is None or not (has_own_step(model) or model.run_eagerly):
             refusal = _refusal(batch_spec, error)
             if refusal is None:
                 raise _first(error) from None

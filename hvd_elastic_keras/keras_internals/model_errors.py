@@ -70,6 +70,12 @@ _REMEDIES = (
         "keras.layers.StringLookup or TextVectorization of others.",
     ),
     (
+        (r"has no attribute 'numpy'", r"numpy\(\) is only available when eager execution"),
+        "Code that asks for values while a step is traced runs only eagerly, in plain Keras with "
+        "run_eagerly=True. Several workers trace their steps: use operations on tensors, or "
+        "tf.numpy_function in a metric.",
+    ),
+    (
         UNKNOWN_SIZE,
         "The number of examples is not known while a model is traced: take it from the data, with "
         "keras.ops.shape(x)[0] in place of x.shape[0].",

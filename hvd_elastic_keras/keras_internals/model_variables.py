@@ -245,9 +245,14 @@ def optimizers_among(held: Iterable[Any], model: keras.Model) -> list[Any]:
     return list(found.values())
 
 
+def inner_optimizers(optimizer: Any) -> list[Any]:
+    """Returns the optimizers that another one holds, as a `LossScaleOptimizer` does."""
+    return [o for o in _held_by(optimizer) if isinstance(o, keras.optimizers.Optimizer)]
+
+
 def optimizer_variables(optimizer: Any) -> list[Any]:
-    """Returns the variables of an optimizer and of inner ones, as in a `LossScaleOptimizer`."""
-    inner = [o for o in _held_by(optimizer) if isinstance(o, keras.optimizers.Optimizer)]
+    """Returns the variables of an optimizer and of inner ones."""
+    inner = inner_optimizers(optimizer)
     return [*optimizer.variables, *(v for o in inner for v in optimizer_variables(o))]
 
 

@@ -22,7 +22,7 @@ from typing import Any
 import keras
 
 from hvd_elastic_keras.common.errors import ConfigurationError
-from hvd_elastic_keras.keras_internals import file_writers
+from hvd_elastic_keras.keras_internals import early_optimizers, file_writers
 from hvd_elastic_keras.keras_internals.file_writers import RepeatedRecords
 from hvd_elastic_keras.loop.root_callback import RootCallback
 from hvd_elastic_keras.observe.notices import notices
@@ -48,6 +48,7 @@ WRITTEN_TO = {
 ANEW = "the state has nothing for the callbacks {}, which begin anew"
 EVALUATES = {"on_test_begin": True, "on_test_end": False}
 BEFORE_BATCH = ("on_train_batch_begin", "on_batch_begin")
+BEFORE_STEP = ("on_epoch_begin", *BEFORE_BATCH)
 COUNTED = ("on_train_batch_begin", "on_train_batch_end", "on_test_batch_begin")
 STEPS_OF_TAKE_OVER = 2
 """Steps in which a new rank 0 removes records that it writes a second time.
@@ -99,6 +100,7 @@ class CallbackRunner:
         """Calls that rank 0 may not have begun, or not finished, if it is lost now."""
         self._written_again: list[RepeatedRecords] = []
         self._steps_of_take_over = 0
+        self._has_stepped = False
         self._named: set[str] = set()
         """Attributes that people have been told cannot be sent."""
         if params is not None:
@@ -149,8 +151,10 @@ class CallbackRunner:
                 self._begun.discard(index)
             elif index not in self._begun:
                 self._begun.add(index)
-                with self._output():
+                with self._output(), self._seen_before_step():
                     self._begin(callback, epochs_begun)
+        if epochs_begun is not None:
+            self._note_step()
         if is_first:
             self._named |= self._find_lost().keys()
 
@@ -226,7 +230,9 @@ class CallbackRunner:
             self._counts[hook] += 1
         if hook in EVALUATES:
             self._evaluates = EVALUATES[hook]
-        with self._output():
+        if hook not in BEFORE_STEP:
+            self._note_step()
+        with self._output(), self._seen_before_step():
             for callback in self._callbacks:
                 if self._active(callback):
                     _invoke(callback, hook, position, logs)
@@ -338,6 +344,17 @@ class CallbackRunner:
 
     def _active(self, callback: keras.callbacks.Callback) -> bool:
         return self._rank == 0 or not isinstance(callback, WRITERS)
+
+    def _seen_before_step(self) -> contextlib.AbstractContextManager[None]:
+        """Shows the model to callbacks as plain Keras has it before its first step."""
+        if self._has_stepped:
+            return contextlib.nullcontext()
+        return early_optimizers.as_before_first_step(self._model)
+
+    def _note_step(self) -> None:
+        if not self._has_stepped:
+            self._has_stepped = True
+            early_optimizers.forget(self._model)
 
     def _output(self) -> contextlib.AbstractContextManager[Any]:
         if self._rank == 0:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import shutil
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -19,6 +20,7 @@ import keras
 import tensorflow as tf
 
 from hvd_elastic_keras.common import patches
+from hvd_elastic_keras.common.errors import is_users_file
 from hvd_elastic_keras.state import one_writer, tensorflow_checkpoints
 from hvd_elastic_keras.state.one_writer import WHY
 
@@ -84,6 +86,32 @@ def install_for_libraries(applies: Callable[[], bool]) -> None:
 
     for module_name in LIBRARIES:
         patches.after_import([module_name], functools.partial(change, module_name))
+
+
+def install_for_removals(applies: Callable[[], bool]) -> None:
+    """Has one worker remove what the script removes with `shutil.rmtree`, once for the whole job.
+
+    A worker that is started later runs the script from its beginning. It would remove what the
+    running training has written.
+
+    Args:
+      applies: says at each call whether one worker shall remove for all.
+    """
+    original = shutil.rmtree
+    turns_of = one_writer.turns_in_this_process()
+
+    @functools.wraps(original)
+    def rmtree(path: Any, *args: Any, **kwargs: Any) -> Any:
+        called_from = sys._getframe(1).f_code.co_filename
+        is_script = applies() and is_users_file(called_from)
+        turns = turns_of() if is_script else None
+        shared = None if turns is None else one_writer.shared_path(path)
+        if turns is None or shared is None:
+            return original(path, *args, **kwargs)
+        with turns.turn(f"rmtree {shared}", f"removing {shared}") as turn:
+            return original(path, *args, **kwargs) if turn.is_mine else None
+
+    _replace_everywhere(original, rmtree)
 
 
 def _replace_everywhere(original: Save, replacement: Save) -> None:

@@ -151,7 +151,8 @@ class TracedStep:
         except Exception as error:  # a step that cannot be traced may raise anything
             if not self._runs_eagerly:
                 raise
-            raise ConfigurationError(plan.NOT_TRACED.format(first_sentence(error))) from error
+            says = first_sentence(error).rstrip(".")
+            raise ConfigurationError(plan.NOT_TRACED.format(says)) from error
         self.variables.check_nothing_new(self.model, before)
         self._draws_in_python = generators != state_of_python_generators()
         return found

@@ -15,8 +15,8 @@ from hvd_elastic_keras.cli.source_files import (
     check_script,
     file_of,
     source_digests,
-    warning_of_appending,
     warning_of_flags,
+    warnings_of_files,
 )
 from hvd_elastic_keras.common.errors import ConfigurationError
 
@@ -207,12 +207,32 @@ def test_a_script_that_appends_to_files_is_told_that_all_workers_do(
     tmp_path: Path, line: str, told: str
 ) -> None:
     (tmp_path / "good.py").write_text(f"import logging\n{line}\n")
-    text = warning_of_appending(["good.py"], tmp_path)
-    assert bool(text) == bool(told)
-    assert told in text
+    texts = warnings_of_files(["good.py"], tmp_path)
+    assert len(texts) == bool(told)
+    assert told in "".join(texts)
 
 
 def test_a_module_of_the_script_that_appends_is_found(tmp_path: Path) -> None:
     (tmp_path / "good.py").write_text("from helper import note\n")
     (tmp_path / "helper.py").write_text("def note(text):\n    open('log', 'a').write(text)\n")
-    assert "open in line 2 of helper.py" in warning_of_appending(["good.py"], tmp_path)
+    (text,) = warnings_of_files(["good.py"], tmp_path)
+    assert "appends to files (open in line 2 of helper.py)" in text
+
+
+@pytest.mark.parametrize(
+    ("line", "told"),
+    [
+        ("for f in glob.glob('*.h5'): os.remove(f)", "removes files (os.remove in line 2 of"),
+        ("os.unlink('x'); Path('y').unlink()", "(os.unlink in line 2 of good.py, unlink in line 2"),
+        ("Path('y').rmdir()", "(rmdir in line 2 of good.py)"),
+        ("shutil.rmtree('out')", ""),
+        ("names.remove('x')", ""),
+    ],
+)
+def test_a_script_that_removes_files_is_told_that_replacements_do(
+    tmp_path: Path, line: str, told: str
+) -> None:
+    (tmp_path / "good.py").write_text(f"import os\n{line}\n")
+    texts = warnings_of_files(["good.py"], tmp_path)
+    assert len(texts) == bool(told)
+    assert told in "".join(texts)

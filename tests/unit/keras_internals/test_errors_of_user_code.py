@@ -90,3 +90,19 @@ def test_a_known_remedy_is_still_told() -> None:
 
     with pytest.raises(DataError, match=r"keras\.ops\.shape\(x\)\[0\] in place of x\.shape\[0\]"):
         fit(sequential(), per_example)
+
+
+@pytest.mark.parametrize("elastic", [False, True])
+def test_code_that_needs_values_trains_eagerly_in_one_process_as_in_plain_keras(
+    elastic: bool,
+) -> None:
+    def loss(y: Any, p: Any) -> Any:
+        found = tf.reduce_mean((y - p) ** 2)
+        if found.numpy() < 0:
+            print("impossible")
+        return found
+
+    def median(y: Any, p: Any) -> float:
+        return float(np.median(np.abs(y.numpy() - p.numpy())))
+
+    fit(sequential(), loss, elastic=elastic, metrics=[median], run_eagerly=True)

@@ -1,0 +1,56 @@
+"""What a script removes with `shutil.rmtree`, one worker removes, once for the whole job."""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from hvd_elastic_keras.common import patches
+from hvd_elastic_keras.state import keras_saving, one_writer
+from hvd_elastic_keras.worker.turns import Turn
+
+
+class Desk:
+    """Gives the turns to this worker, or says that they are done."""
+
+    def __init__(self) -> None:
+        self.is_done = False
+        self.asked: list[str] = []
+
+    @contextlib.contextmanager
+    def turn(self, name: str, what: str) -> Iterator[Turn]:
+        self.asked.append(name)
+        yield Turn(not self.is_done)
+
+
+@pytest.fixture
+def desk(monkeypatch: pytest.MonkeyPatch) -> Iterator[Desk]:
+    desk = Desk()
+    monkeypatch.setattr(one_writer, "turns_of_worker", lambda: desk)
+    original, before = shutil.rmtree, len(patches.installed())
+    keras_saving.install_for_removals(lambda: True)
+    yield desk
+    while len(patches.installed()) > before:
+        patches._installed.pop().undo()
+    assert shutil.rmtree is original
+
+
+def test_a_worker_that_comes_later_removes_nothing(tmp_path: Path, desk: Desk) -> None:
+    for desk.is_done in (False, True):
+        (tmp_path / "out").mkdir()
+        shutil.rmtree(tmp_path / "out", ignore_errors=True)
+        assert (tmp_path / "out").exists() is desk.is_done
+    assert desk.asked == [f"rmtree {tmp_path / 'out'}"] * 2
+
+
+def test_what_libraries_remove_is_their_own_affair(tmp_path: Path, desk: Desk) -> None:
+    desk.is_done = True
+    with tempfile.TemporaryDirectory(dir=tmp_path) as own:
+        assert Path(own).exists()
+    assert not Path(own).exists()
+    assert desk.asked == []
