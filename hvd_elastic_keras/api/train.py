@@ -172,7 +172,8 @@ def _shown_by(reporter: Reporter, membership: Membership) -> Callable[[Notice], 
 
     def report(notice: Notice) -> None:
         if notice.once:
-            reporter.tell(notice.text, notice.entry, prefix=who)
+            prefix = who if notice.of_worker else ""
+            reporter.tell(notice.text, notice.entry, prefix=prefix)
         else:
             reporter.show(f"{who}{notice.text}\n")
 

@@ -21,12 +21,14 @@ LINE_INTERVAL_S = 2.0
 class Notice:
     """A line for people, and the entry that the job's event log keeps of it.
 
-    `once` is false if the same line from another worker tells people something new.
+    `once` is false if the same line from another worker tells people something new. `of_worker` is
+    false if the line is about the script, which is the same in all workers.
     """
 
     text: str
     entry: events.WorkerEntry | None = None
     once: bool = True
+    of_worker: bool = True
 
 
 class _Notices:
@@ -42,10 +44,10 @@ class _Notices:
         self._take(Notice(text, entry))
 
     def tell_once(self, text: str) -> None:
-        """Shows a notice unless this process has told the same one before."""
+        """Shows a notice about the script unless this process has told the same one before."""
         if text not in self._told:
             self._told.add(text)
-            self.tell(text)
+            self._take(Notice(text, of_worker=False))
 
     def tell_progress(self, text: str) -> None:
         """Shows the progress of some work of this process, and writes it to the log."""

@@ -225,12 +225,12 @@ def _split(dataset: tf.data.Dataset, reader: FitReader, seed: OrderSeed) -> Spli
 
 def _tell_of_maps(name: str, parts: SplitDataset) -> None:
     if any(map(draws_numbers, (*parts.taken, *parts.drawn))) and not order_is_free():
-        notices.tell(
+        notices.tell_once(
             f"{name}: random numbers in map(...) follow from the number of each example. They are "
             "the same for any number of workers, but not those of plain fit."
         )
     if parts.left:
-        notices.tell(
+        notices.tell_once(
             f"{name}: every worker prepares all examples of each batch, as {parts.left}. See "
             "docs/input.md for pipelines of which each worker runs its part."
         )
