@@ -29,14 +29,15 @@ FOR_TENSORFLOW = ("horovod", "horovod.tensorflow", "horovod.keras", "horovod.ten
 AS_MODULE = "-m"
 """The first word of a script that is named as a module."""
 LOG_FILES = ("FileHandler", "RotatingFileHandler", "TimedRotatingFileHandler")
-"""Classes of `logging` that append to the file they are made for."""
+"""Classes of `logging` that keep a file open."""
 REMOVERS = ("os.remove", "os.removedirs")
 REMOVERS_OF_PATHS = ("unlink", "rmdir")
 """Methods of paths, and functions of `os`."""
 APPENDING = (
-    "warning: this script appends to files ({}). All workers run it, so that the file gets the "
-    "lines of each. Give each worker a file of its own: with "
-    "os.environ.get('HVD_ELASTIC_WORKER_ID', '') in its name. See docs/scripts.md."
+    "warning: this script appends to files, or keeps them open ({}). All workers run it, so that "
+    "the file gets the lines of each, and a replacement that opens it with mode 'w' empties it. "
+    "Give each worker a file of its own: with os.environ.get('HVD_ELASTIC_WORKER_ID', '') in its "
+    "name. See docs/scripts.md."
 )
 REMOVING = (
     "warning: this script removes files ({}). All workers run it, and each replacement of a worker "
@@ -213,7 +214,9 @@ def warning_of_flags(
 
 
 def warnings_of_files(script: Sequence[str], directory: Path) -> list[str]:
-    """Returns warnings about files that each worker would append to or remove.
+    """Returns warnings about files that each worker would write line by line, or remove.
+
+    Files that are written at once, and by each worker alike, are not among them.
 
     A script that imports this package says by itself who does so.
 
@@ -222,15 +225,20 @@ def warnings_of_files(script: Sequence[str], directory: Path) -> list[str]:
     """
     if any(_is_in(i.module, PACKAGE) for i in _imports_of_script(script, directory)):
         return []
+    nodes = [(n, p) for p in files_of_script(script, directory) for n in _nodes_of_file(p)]
+    kept = {id(node.value) for node, _ in nodes if isinstance(node, ast.Assign)}
     calls = [
         (node, f"{_text(node.func)} in line {node.lineno} of {path.name}")
-        for path in files_of_script(script, directory)
-        for node in _nodes_of_file(path)
+        for node, path in nodes
         if isinstance(node, ast.Call)
     ]
+
+    def appends(call: ast.Call) -> bool:
+        return _appends(call, is_kept=id(call) in kept)
+
     return [
         warning.format(", ".join(found))
-        for is_meant, warning in ((_appends, APPENDING), (_removes, REMOVING))
+        for is_meant, warning in ((appends, APPENDING), (_removes, REMOVING))
         if (found := [place for node, place in calls if is_meant(node)])
     ]
 
@@ -241,18 +249,20 @@ def _removes(call: ast.Call) -> bool:
     )
 
 
-def _appends(call: ast.Call) -> bool:
+def _appends(call: ast.Call, *, is_kept: bool) -> bool:
     name = _text(call.func).rpartition(".")[2]
     given = {word.arg: word.value for word in call.keywords}
     if name == "basicConfig":
-        return "filename" in given and not _is_text(given.get("filemode"), "w.*")
+        return "filename" in given
     if name in LOG_FILES:
-        return not _is_text(given.get("mode", _argument(call, 1)), "w.*")
+        return True
     if name != "open":
         return False
     # The first argument of the method of a path is what the second one of the function is.
     place = 0 if isinstance(call.func, ast.Attribute) and _text(call.func) != "io.open" else 1
-    return _is_text(given.get("mode", _argument(call, place)), "a[bt+]*")
+    return _is_text(
+        given.get("mode", _argument(call, place)), "[awx][bt+]*" if is_kept else "a[bt+]*"
+    )
 
 
 def _argument(call: ast.Call, place: int) -> ast.expr | None:
