@@ -43,7 +43,7 @@ def as_before_first_step(model: keras.Model) -> Iterator[None]:
 
     One that is told to build itself in the block has its variables back at once.
     """
-    hidden = [_Hidden(o) for o in _all(model) if _COUNT in vars(o)]
+    hidden = [_Hidden(o) for o in optimizers_of(model) if _COUNT in vars(o)]
     try:
         yield
     finally:
@@ -58,18 +58,22 @@ def _all(model: keras.Model) -> Iterator[Any]:
 
 
 class _Hidden:
-    """The variables that an optimizer got when it was built."""
+    """An optimizer, with those that it holds, without the variables that it got when built."""
 
     def __init__(self, optimizer: Any) -> None:
         self._optimizer = optimizer
-        count = vars(optimizer)[_COUNT]
-        self._variables = optimizer._variables[count:]
-        del optimizer._variables[count:]
+        self._inner = [_Hidden(o) for o in inner_optimizers(optimizer) if _COUNT in vars(o)]
+        # TensorFlow exports no object whose list was shortened, so another list takes its place.
+        self._variables = optimizer._variables
+        vars(optimizer)["_variables"] = list(self._variables)[: vars(optimizer)[_COUNT]]
         optimizer.built = False
         object.__setattr__(optimizer, "build", lambda _: self.show())
 
     def show(self) -> None:
+        """Gives the variables back."""
         if "build" in vars(self._optimizer):
             object.__delattr__(self._optimizer, "build")
-            self._optimizer._variables.extend(self._variables)
+            vars(self._optimizer)["_variables"] = self._variables
             self._optimizer.built = True
+        for inner in self._inner:
+            inner.show()

@@ -27,7 +27,7 @@ from hvd_elastic_keras.data.examples.structure import rows_of
 from hvd_elastic_keras.data.input.interfaces import LocalBatch
 from hvd_elastic_keras.keras_internals import traced_graphs
 from hvd_elastic_keras.keras_internals.global_seed import GLOBAL_SEED_GENERATOR, global_seed
-from hvd_elastic_keras.keras_internals.model_variables import variables_of
+from hvd_elastic_keras.keras_internals.model_variables import optimizers_of, variables_of
 from hvd_elastic_keras.step import compiled_steps
 from hvd_elastic_keras.step.partition import run_operation
 from hvd_elastic_keras.step.partition.collectives import (
@@ -201,6 +201,9 @@ class _Begin(keras.callbacks.Callback):
         self._begun = False
         if not self._sets_back:
             return
+        for optimizer in optimizers_of(self.model):
+            if "build" in vars(optimizer):  # it only looks as if it were not built yet
+                optimizer.build(())
         variables = variables_of(self.model)
         if self._start:
             variables.assign(self._start)

@@ -124,3 +124,12 @@ def test_backup_and_restore_goes_on_with_the_slots_that_it_has_kept(tmp_path: Pa
         fit(model, backup, elastic=elastic, epochs=4)
         found.append([int(model.optimizer.iterations), *(np.sum(v) for v in model.weights)])
     np.testing.assert_allclose(*found, rtol=1e-5)
+
+
+def test_a_model_can_be_exported_after_the_training(tmp_path: Path) -> None:
+    model = model_of(keras.optimizers.Adam(0.05))
+    fit(model, SavesAndLoads(tmp_path / "start.weights.h5"), elastic=True)
+    model.export(tmp_path / "exported", verbose=False)
+    tf.train.Checkpoint(model=model, optimizer=model.optimizer).save(str(tmp_path / "kept"))
+    exported = tf.saved_model.load(tmp_path / "exported")
+    np.testing.assert_allclose(exported.serve(X), model.predict(X, verbose=0), rtol=1e-5, atol=1e-6)
