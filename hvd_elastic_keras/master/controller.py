@@ -190,7 +190,7 @@ class Controller:
             most_lost=lost,
             unused_number=self._state.next_worker_number,
         )
-        self.workers.claims.restore(before.holders, before.done)
+        self.workers.claims.known = before.claims
         self._changes.restore(before.answers)
         launched = [w.worker_id for w in self._state.workers.values() if not w.by_itself]
         found = {w: launcher.adopt(w, self.on_exit) for w in launched}
@@ -251,9 +251,8 @@ class Controller:
 
     def keep(self) -> None:
         """Writes the decisions to the journal, before anybody hears of them."""
-        claims = self.workers.claims
-        answers, at = self._changes.answers, time.time()
-        self._term.keep(decisions_of(self._state, claims.holders, claims.done, answers, at))
+        claims, answers = self.workers.claims.known, self._changes.answers
+        self._term.keep(decisions_of(self._state, claims, answers, time.time()))
 
     def _execute(self, action: act.Action) -> None:
         match action:

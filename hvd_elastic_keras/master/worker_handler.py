@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 
 import msgspec
 
@@ -97,27 +97,15 @@ class WorkerHandler:
 
 
 class ClaimHandler:
-    """Answers claims, by the rules of `machine.claims`."""
+    """Answers claims, by the rules of `machine.claims`.
+
+    Attributes:
+      known: all claims so far; another master goes on with them.
+    """
 
     def __init__(self, master: MasterContext) -> None:
         self._master = master
-        self._claims = claims.Claims()
-
-    @property
-    def holders(self) -> Mapping[str, claims.Holder]:
-        """The worker doing each task, by the task's name."""
-        return self._claims.holders
-
-    @property
-    def done(self) -> Mapping[str, claims.Done]:
-        """The tasks that have been done, by their names."""
-        return self._claims.done
-
-    def restore(
-        self, holders: Mapping[str, claims.Holder], done: Mapping[str, claims.Done]
-    ) -> None:
-        """Takes over the decisions of another master."""
-        self._claims = claims.Claims(holders=holders, done=done)
+        self.known = claims.Claims()
 
     async def claim(self, request: protocol.ClaimRequest) -> protocol.ClaimReply:
         """Waits until it is decided which worker does a task, or tells this one to ask again."""
@@ -125,24 +113,24 @@ class ClaimHandler:
         while True:
             now = time.monotonic()
             present = _present(self._master.state)
-            self._claims, verdict = claims.claim(self._claims, request, present, now)
+            self.known, verdict = claims.claim(self.known, request, present, now)
             if verdict is not claims.Verdict.WAIT or now > deadline:
                 break
             await self._master.changed.wait(CLAIM_TICK_S)
         return protocol.ClaimReply(
             granted=verdict is claims.Verdict.DO,
             done=verdict is claims.Verdict.DONE,
-            holder=claims.holder_of(self._claims, request.name, present.alive) or "",
-            result=claims.result_for(self._claims, request),
+            holder=claims.holder_of(self.known, request.name, present.alive) or "",
+            result=claims.result_for(self.known, request),
         )
 
     def release(self, request: protocol.ReleaseRequest) -> None:
         """Notes that a worker has done its task, or has failed to."""
-        self._claims = claims.release(self._claims, request)
+        self.known = claims.release(self.known, request)
 
     def forget(self, training: int) -> None:
         """Forgets the tasks done in a training: its steps and its files are made again."""
-        self._claims = claims.forget(self._claims, training)
+        self.known = claims.forget(self.known, training)
 
 
 def _present(state: State) -> claims.Present:

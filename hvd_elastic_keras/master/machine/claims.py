@@ -47,19 +47,13 @@ class Holder:
 
 
 @dataclasses.dataclass(frozen=True)
-class Done:
-    """A task that has been done: the position for which, and what the worker told about it."""
-
-    position: Position
-    result: str = ""
-
-
-@dataclasses.dataclass(frozen=True)
 class Claims:
     """The tasks that are being done and have been done, by name."""
 
     holders: Mapping[str, Holder] = dataclasses.field(default_factory=dict)
-    done: Mapping[str, Done] = dataclasses.field(default_factory=dict)
+    done: Mapping[str, Position] = dataclasses.field(default_factory=dict)
+    results: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    """What was told about each task when it was done last."""
     reached: Mapping[str, Position] = dataclasses.field(default_factory=dict)
     """The furthest call of each worker, for a task of any name."""
     asked: Mapping[tuple[str, str], tuple[Position, float]] = dataclasses.field(
@@ -85,7 +79,7 @@ def claim(
     position = _position(request, request.number)
     claims = _noted(claims, request, now)
     done = claims.done.get(name)
-    if done is not None and done.position >= position and not request.again:
+    if done is not None and done >= position and not request.again:
         return claims, Verdict.DONE
     holder = holder_of(claims, name, present.alive)
     if (holder is not None and holder != worker_id) or worker_id not in present.alive:
@@ -104,13 +98,12 @@ def release(claims: Claims, event: protocol.ReleaseRequest) -> Claims:
     if holder is None or holder.worker_id != event.worker_id:
         return claims  # sent twice
     holders = {n: h for n, h in claims.holders.items() if n != event.name}
-    done = dict(claims.done)
-    if event.done:
-        before = done.get(event.name)
-        if before is None or before.position <= holder.position:
-            done[event.name] = Done(holder.position, event.result)
+    done, results = claims.done, claims.results
+    if event.done and holder.position >= done.get(event.name, holder.position):
+        done = {**done, event.name: holder.position}
+        results = {**results, event.name: event.result}
     asked = {k: v for k, v in claims.asked.items() if k != (event.worker_id, event.name)}
-    return dataclasses.replace(claims, holders=holders, done=done, asked=asked)
+    return dataclasses.replace(claims, holders=holders, done=done, results=results, asked=asked)
 
 
 def forget(claims: Claims, training: int) -> Claims:
@@ -118,7 +111,7 @@ def forget(claims: Claims, training: int) -> Claims:
 
     Its steps are taken again, and its files are written again.
     """
-    done = {n: d for n, d in claims.done.items() if d.position[:2] != (training, False)}
+    done = {n: p for n, p in claims.done.items() if p[:2] != (training, False)}
     return dataclasses.replace(claims, done=done, reached={}, asked={})
 
 
@@ -128,9 +121,8 @@ def result_for(claims: Claims, request: protocol.ClaimRequest) -> str:
     A worker that repeats earlier calls must not take over what a later one has told.
     """
     done = claims.done.get(request.name)
-    if done is None or done.position > _position(request, request.number):
-        return ""
-    return done.result
+    is_older = done is None or done > _position(request, request.number)
+    return "" if is_older else claims.results.get(request.name, "")
 
 
 def holder_of(claims: Claims, name: str, alive: Collection[str]) -> str | None:

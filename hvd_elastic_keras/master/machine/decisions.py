@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from hvd_elastic_keras.common.goodput import Part, Spent
 from hvd_elastic_keras.common.messages import Message
 from hvd_elastic_keras.master.machine.actions import Action
-from hvd_elastic_keras.master.machine.claims import Done, Holder
+from hvd_elastic_keras.master.machine.claims import Claims, Holder, Position
 from hvd_elastic_keras.master.machine.phases import (
     Confirming,
     Entering,
@@ -53,7 +53,8 @@ class Decisions(Message, frozen=True, kw_only=True):
     """The decided part of the state; see `machine.value`."""
     holders: dict[str, Holder]
     """The worker that does each task that only one may do; see `machine.claims`."""
-    done: dict[str, Done]
+    done: dict[str, Position]
+    results: dict[str, str] = msgspec.field(default_factory=dict)
     answers: dict[str, Answer] = msgspec.field(default_factory=dict)
     """Answers by `control.ChangeRequest.command_id`."""
     newest_step: int
@@ -62,6 +63,11 @@ class Decisions(Message, frozen=True, kw_only=True):
     """Seconds that the job had taken when this was written; see `goodput.Spent`."""
     written_at: float | None = None
     """When this was written, in seconds since 1970."""
+
+    @property
+    def claims(self) -> Claims:
+        """The tasks that only one worker does, as another master goes on with them."""
+        return Claims(holders=self.holders, done=self.done, results=self.results)
 
     def equal(self, other: Decisions) -> bool:
         """Whether the decisions are the same. Steps and times do not count: they are observed."""
@@ -76,22 +82,20 @@ class Decisions(Message, frozen=True, kw_only=True):
 
 def decisions_of(
     state: State,
-    holders: Mapping[str, Holder],
-    done: Mapping[str, Done],
+    claims: Claims,
     answers: Mapping[str, Answer],
     written_at: float | None = None,
 ) -> Decisions:
     """Returns the decisions to be kept, from a state, from claims and from answers.
 
     Args:
-      holders: the workers that do a task that only one may do.
-      done: the tasks that have been done.
       written_at: the present time, in seconds since 1970.
     """
     return Decisions(
         state=decided(state),
-        holders=dict(holders),
-        done=dict(done),
+        holders=dict(claims.holders),
+        done=dict(claims.done),
+        results=dict(claims.results),
         answers=dict(answers),
         newest_step=state.training.newest_step,
         spent=dict(state.spent.seconds),

@@ -9,6 +9,7 @@ from msgspec.structs import replace
 from hvd_elastic_keras.common import events, messages, protocol
 from hvd_elastic_keras.launchers.base import WorkerExit
 from hvd_elastic_keras.master.machine import actions as act
+from hvd_elastic_keras.master.machine.claims import Claims
 from hvd_elastic_keras.master.machine.decide import decide
 from hvd_elastic_keras.master.machine.decisions import (
     Decisions,
@@ -84,7 +85,7 @@ class Job:
           known: the last state that can be read from the journal, if its end is damaged.
         """
         before = self.state
-        kept = decisions_of(known or before, {}, {}, {})
+        kept = decisions_of(known or before, Claims(), {})
         written = messages.decode(messages.encode(kept), Decisions)
         assert written == kept
         away_s = self.now - ((known or before).spent.until or self.now)
@@ -349,7 +350,7 @@ class Job:
 
     def _hold_decisions(self, before: State) -> None:
         """Asserts that exactly the events that are only observed leave the journal unchanged."""
-        old, new = (decisions_of(state, {}, {}, {}) for state in (before, self.state))
+        old, new = (decisions_of(state, Claims(), {}) for state in (before, self.state))
         assert decided_alike(before, self.state) == old.equal(new)
 
     def _hold_time(self) -> None:

@@ -15,7 +15,7 @@ import pytest
 from hvd_elastic_keras.common import protocol
 from hvd_elastic_keras.master import journal
 from hvd_elastic_keras.master.journal import Journal, Term
-from hvd_elastic_keras.master.machine.claims import Holder
+from hvd_elastic_keras.master.machine.claims import Claims, Holder
 from hvd_elastic_keras.master.machine.decisions import Decisions, decisions_of
 from hvd_elastic_keras.master.machine.state import State
 from hvd_elastic_keras.observe.console import Console
@@ -30,7 +30,7 @@ def some_decisions() -> list[Decisions]:
     Two workers start and train, one dies, the other continues, and the job is interrupted.
     """
     job = Job(2)
-    kept = [decisions_of(job.state, {}, {}, {})]
+    kept = [decisions_of(job.state, Claims(), {})]
     for act in (
         job.start,
         lambda: job.kill("w1"),
@@ -38,7 +38,7 @@ def some_decisions() -> list[Decisions]:
         job.interrupt,
     ):
         act()
-        kept.append(decisions_of(job.state, {"a": Holder("w0", (1, False, 3, 0))}, {}, {}))
+        kept.append(decisions_of(job.state, Claims({"a": Holder("w0", (1, False, 3, 0))}), {}))
     return kept
 
 
@@ -117,7 +117,7 @@ def test_what_may_have_been_lost_after_the_newest_whole_entry_is_known(tmp_path:
 def test_what_is_only_observed_is_not_written(tmp_path: Path) -> None:
     job = running_job(2)
     written = Journal(tmp_path / "journal")
-    written.write(1, COMMAND, decisions_of(job.state, {}, {}, {}))
+    written.write(1, COMMAND, decisions_of(job.state, Claims(), {}))
     size = (tmp_path / "journal").stat().st_size
     for observe in (
         lambda: job.heartbeat("w0", step=5, phase="evaluating"),
@@ -128,10 +128,10 @@ def test_what_is_only_observed_is_not_written(tmp_path: Path) -> None:
         before = job.state
         observe()
         assert job.state != before
-        written.write(1, COMMAND, decisions_of(job.state, {}, {}, {}, written_at=job.now))
+        written.write(1, COMMAND, decisions_of(job.state, Claims(), {}, written_at=job.now))
         assert (tmp_path / "journal").stat().st_size == size
     job.add("w2")
-    written.write(1, COMMAND, decisions_of(job.state, {}, {}, {}))
+    written.write(1, COMMAND, decisions_of(job.state, Claims(), {}))
     assert (tmp_path / "journal").stat().st_size > size
 
 
@@ -140,7 +140,7 @@ def test_an_entry_holds_what_is_decided_and_nothing_else() -> None:
     job.heartbeat("w0", step=5)
     job.fail("w1")
     job.enter("w0", step=5)
-    kept = msgspec.to_builtins(decisions_of(job.state, {}, {}, {}))
+    kept = msgspec.to_builtins(decisions_of(job.state, Claims(), {}))
     assert kept["state"] == {
         "version": 3,
         "job": {"type": "Active"},
@@ -174,7 +174,7 @@ def test_an_entry_holds_what_is_decided_and_nothing_else() -> None:
     ],
 )
 def test_an_entry_of_another_form_is_refused(tmp_path: Path, whole: bytes, damaged: bytes) -> None:
-    write_all(tmp_path / "journal", [decisions_of(running_job(2).state, {}, {}, {})])
+    write_all(tmp_path / "journal", [decisions_of(running_job(2).state, Claims(), {})])
     body = (tmp_path / "journal").read_bytes()[9:-1]
     assert whole in body
     body = body.replace(whole, damaged)
@@ -184,7 +184,7 @@ def test_an_entry_of_another_form_is_refused(tmp_path: Path, whole: bytes, damag
 
 def test_no_entry_is_shorter_than_is_assumed_of_lost_ones(tmp_path: Path) -> None:
     written = Journal(tmp_path / "journal")
-    written.write(1, (), decisions_of(State(), {}, {}, {}))
+    written.write(1, (), decisions_of(State(), Claims(), {}))
     paths = len(str(tmp_path)) + len(str(Path.cwd()))
     assert (tmp_path / "journal").stat().st_size - paths >= journal.LEAST_ENTRY_BYTES
 

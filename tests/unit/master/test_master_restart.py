@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import msgspec
+
 from hvd_elastic_keras.common import messages
 from hvd_elastic_keras.master.machine import actions as act
-from hvd_elastic_keras.master.machine.claims import Done, Holder
+from hvd_elastic_keras.master.machine.claims import Claims, Holder
 from hvd_elastic_keras.master.machine.decisions import Decisions, decisions_of
 from hvd_elastic_keras.master.machine.phases import Stopping
 from tests.unit.master.membership_driver import INTERRUPTED, Job, running_job
@@ -98,11 +100,21 @@ def test_slots_that_were_revoked_stay_revoked(three: Job) -> None:
 
 
 def test_who_saves_a_file_is_known_to_the_next_master(three: Job) -> None:
-    holders = {"a": Holder("w0", (1, False, 3, 0))}
-    done = {"b": Done((1, True, 9, 1), "7 /b-7")}
-    kept = decisions_of(three.state, holders, done, {})
+    holders, done = {"a": Holder("w0", (1, False, 3, 0))}, {"b": (1, True, 9, 1)}
+    claims = Claims(holders, done, {"b": "7 /b-7"})
+    kept = decisions_of(three.state, claims, {})
     read = messages.decode(messages.encode(kept), Decisions)
     assert (read.holders, read.done) == (holders, done)
+    assert read.claims == claims
+
+
+def test_who_has_saved_a_file_is_read_from_the_journal_of_a_version_that_kept_no_results(
+    three: Job,
+) -> None:
+    kept = msgspec.to_builtins(decisions_of(three.state, Claims({}, {"b": (1, True, 9, 1)}), {}))
+    del kept["results"]
+    read = messages.decode(msgspec.json.encode(kept), Decisions)
+    assert read.claims == Claims({}, {"b": (1, True, 9, 1)})
 
 
 # --- a journal whose end is damaged ------------------------------------------------------

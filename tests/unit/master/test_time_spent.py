@@ -8,6 +8,7 @@ from hvd_elastic_keras.common import goodput
 from hvd_elastic_keras.common.goodput import Part, Spent
 from hvd_elastic_keras.master.job_end import concluded
 from hvd_elastic_keras.master.machine import actions as act
+from hvd_elastic_keras.master.machine.claims import Claims
 from hvd_elastic_keras.master.machine.decisions import decisions_of, spent_before
 from hvd_elastic_keras.master.machine.status import job_status
 from tests.unit.master.membership_driver import FINISHED, Job
@@ -142,7 +143,7 @@ def test_a_job_that_was_down_as_a_whole_goes_on_with_its_account() -> None:
     job = job_after_start()
     job.later(4.0)
     job.kill("w0", "w1", "w2")
-    left = decisions_of(job.state, {}, {}, {}, written_at=1000.0)
+    left = decisions_of(job.state, Claims(), {}, written_at=1000.0)
     before = spent_before(left, 1030.0)
     assert before.seconds == {**job.state.spent.seconds, Part.DOWN: 30.0}
     assert before.up_to(5.0, Part.STARTING).total_s == before.total_s
