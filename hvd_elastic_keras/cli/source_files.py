@@ -17,7 +17,7 @@ import importlib.util
 import itertools
 import re
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from hvd_elastic_keras.cli.flags import find_model
@@ -31,8 +31,9 @@ AS_MODULE = "-m"
 LOG_FILES = ("FileHandler", "RotatingFileHandler", "TimedRotatingFileHandler")
 """Classes of `logging` that keep a file open."""
 REMOVERS = ("os.remove", "os.removedirs")
+"""Functions that remove files."""
 REMOVERS_OF_PATHS = ("unlink", "rmdir")
-"""Methods of paths, and functions of `os`."""
+"""Functions of `os` that remove files, and methods of paths with the same names."""
 APPENDING = (
     "warning: this script appends to files, or keeps them open ({}). All workers run it, so that "
     "the file gets the lines of each, and a replacement that opens it with mode 'w' empties it. "
@@ -154,6 +155,15 @@ class Import:
     alias: str
 
 
+@dataclasses.dataclass(frozen=True)
+class ParsedFile:
+    """A file with all nodes of its code; none if Python cannot read it."""
+
+    path: Path
+    nodes: Sequence[ast.AST]
+    imports: Sequence[Import]
+
+
 def first_place(script: Sequence[str], directory: Path) -> Path:
     """Returns the directory in which Python first searches what a script imports."""
     return directory.resolve() if is_module(script) else file_of(script, directory).parent
@@ -216,20 +226,20 @@ def warning_of_flags(
 def warnings_of_files(script: Sequence[str], directory: Path) -> list[str]:
     """Returns warnings about files that each worker would write line by line, or remove.
 
-    Files that are written at once, and by each worker alike, are not among them.
-
-    A script that imports this package says by itself who does so.
+    Files that are written at once, by each worker alike, are not among them. A script that imports
+    this package says by itself who writes.
 
     Args:
       script: see `file_of`, like the directory.
     """
-    if any(_is_in(i.module, PACKAGE) for i in _imports_of_script(script, directory)):
+    files = list(_parsed_files(script, directory))
+    if any(_is_in(found.module, PACKAGE) for file in files for found in file.imports):
         return []
-    nodes = [(n, p) for p in files_of_script(script, directory) for n in _nodes_of_file(p)]
-    kept = {id(node.value) for node, _ in nodes if isinstance(node, ast.Assign)}
+    kept = {id(n.value) for file in files for n in file.nodes if isinstance(n, ast.Assign)}
     calls = [
-        (node, f"{_text(node.func)} in line {node.lineno} of {path.name}")
-        for node, path in nodes
+        (node, f"{_dotted_name(node.func)} in line {node.lineno} of {file.path.name}")
+        for file in files
+        for node in file.nodes
         if isinstance(node, ast.Call)
     ]
 
@@ -244,13 +254,13 @@ def warnings_of_files(script: Sequence[str], directory: Path) -> list[str]:
 
 
 def _removes(call: ast.Call) -> bool:
-    return _text(call.func) in REMOVERS or (
-        isinstance(call.func, ast.Attribute) and call.func.attr in REMOVERS_OF_PATHS
-    )
+    is_method = isinstance(call.func, ast.Attribute) and call.func.attr in REMOVERS_OF_PATHS
+    return is_method or _dotted_name(call.func) in REMOVERS
 
 
 def _appends(call: ast.Call, *, is_kept: bool) -> bool:
-    name = _text(call.func).rpartition(".")[2]
+    dotted = _dotted_name(call.func)
+    name = dotted.rpartition(".")[2]
     given = {word.arg: word.value for word in call.keywords}
     if name == "basicConfig":
         return "filename" in given
@@ -259,10 +269,9 @@ def _appends(call: ast.Call, *, is_kept: bool) -> bool:
     if name != "open":
         return False
     # The first argument of the method of a path is what the second one of the function is.
-    place = 0 if isinstance(call.func, ast.Attribute) and _text(call.func) != "io.open" else 1
-    return _is_text(
-        given.get("mode", _argument(call, place)), "[awx][bt+]*" if is_kept else "a[bt+]*"
-    )
+    place = 0 if isinstance(call.func, ast.Attribute) and dotted != "io.open" else 1
+    modes = "[awx][bt+]*" if is_kept else "a[bt+]*"
+    return _is_text(given.get("mode", _argument(call, place)), modes)
 
 
 def _argument(call: ast.Call, place: int) -> ast.expr | None:
@@ -275,10 +284,10 @@ def _is_text(node: ast.expr | None, pattern: str) -> bool:
     return isinstance(text, str) and re.fullmatch(pattern, text) is not None
 
 
-def _text(node: ast.expr) -> str:
+def _dotted_name(node: ast.expr) -> str:
     """Returns a name as it is written, with those before it: `logging.FileHandler`."""
     if isinstance(node, ast.Attribute):
-        before = _text(node.value)
+        before = _dotted_name(node.value)
         return f"{before}.{node.attr}" if before else node.attr
     return node.id if isinstance(node, ast.Name) else ""
 
@@ -312,6 +321,12 @@ def _is_in(module: str, package: str) -> bool:
 
 def _imports_of_script(script: Sequence[str], directory: Path) -> Iterator[Import]:
     """Yields the imports of a script, and of the modules of its user that it imports."""
+    for file in _parsed_files(script, directory):
+        yield from file.imports
+
+
+def _parsed_files(script: Sequence[str], directory: Path) -> Iterator[ParsedFile]:
+    """Yields the files of a script, and of the modules of its user that it imports."""
     seen: set[Path] = set()
     todo, first = _own_files(script, directory), first_place(script, directory)
     while todo and len(seen) < MOST_FILES:
@@ -319,21 +334,22 @@ def _imports_of_script(script: Sequence[str], directory: Path) -> Iterator[Impor
         if path in seen:
             continue
         seen.add(path)
-        for found in _imports_of_file(path):
-            yield found
+        file = _parsed(path)
+        yield file
+        for found in file.imports:
             todo += _files_of(found.module, _place(found, first))
 
 
-def _nodes_of_file(path: Path) -> Iterator[ast.AST]:
+def _parsed(path: Path) -> ParsedFile:
     try:
-        tree = ast.parse(path.read_bytes())
+        nodes = list(ast.walk(ast.parse(path.read_bytes())))
     except (OSError, SyntaxError, ValueError):
-        return  # Python will report the error
-    yield from ast.walk(tree)
+        nodes = []  # Python will report the error
+    return ParsedFile(path, nodes, list(_imports_in(path, nodes)))
 
 
-def _imports_of_file(path: Path) -> Iterator[Import]:
-    for node in _nodes_of_file(path):
+def _imports_in(path: Path, nodes: Iterable[ast.AST]) -> Iterator[Import]:
+    for node in nodes:
         if isinstance(node, ast.Import):
             for name in node.names:
                 yield Import(name.name, path, node.lineno, name.asname or "hvd")

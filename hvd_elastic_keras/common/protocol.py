@@ -207,7 +207,8 @@ class ClaimRequest(Message, frozen=True, kw_only=True):
 
     worker_id: Name
     name: str
-    """Path of the file that is to be saved; empty for a block of the script."""
+    """What is to be done once, such as the path of a file to be saved; empty for a block of the
+    script."""
     training: Count
     """The training that the worker has last begun; 0 before the first."""
     finished: bool

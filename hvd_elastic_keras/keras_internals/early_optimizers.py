@@ -28,7 +28,7 @@ def built_early(model: keras.Model) -> Iterator[None]:
     yield
     for optimizer, count in before:
         if optimizer.built:
-            object.__setattr__(optimizer, _COUNT, count)
+            vars(optimizer)[_COUNT] = count
 
 
 def forget(model: keras.Model) -> None:
@@ -41,39 +41,30 @@ def forget(model: keras.Model) -> None:
 def as_before_first_step(model: keras.Model) -> Iterator[None]:
     """Lets the noted optimizers look as if they were not built, until the end of the block.
 
-    One that is told to build itself in the block has its variables back at once.
+    If one of them is told to build itself in the block, all have their variables back at once.
     """
-    hidden = [_Hidden(o) for o in optimizers_of(model) if _COUNT in vars(o)]
+    noted = [(o, o._variables) for o in _all(model) if _COUNT in vars(o)]
+
+    def show(*_: Any) -> None:
+        for optimizer, variables in noted:
+            vars(optimizer).pop("build", None)
+            vars(optimizer)["_variables"] = variables
+            optimizer.built = True
+
+    for optimizer, variables in noted:
+        # TensorFlow exports no object whose list was shortened, so another list takes its place.
+        vars(optimizer)["_variables"] = list(variables)[: vars(optimizer)[_COUNT]]
+        vars(optimizer)["build"] = show
+        optimizer.built = False
     try:
         yield
     finally:
-        for optimizer in hidden:
-            optimizer.show()
+        show()
 
 
-def _all(model: keras.Model) -> Iterator[Any]:
-    for optimizer in optimizers_of(model):
-        yield optimizer
-        yield from inner_optimizers(optimizer)
-
-
-class _Hidden:
-    """An optimizer, with those that it holds, without the variables that it got when built."""
-
-    def __init__(self, optimizer: Any) -> None:
-        self._optimizer = optimizer
-        self._inner = [_Hidden(o) for o in inner_optimizers(optimizer) if _COUNT in vars(o)]
-        # TensorFlow exports no object whose list was shortened, so another list takes its place.
-        self._variables = optimizer._variables
-        vars(optimizer)["_variables"] = list(self._variables)[: vars(optimizer)[_COUNT]]
-        optimizer.built = False
-        object.__setattr__(optimizer, "build", lambda _: self.show())
-
-    def show(self) -> None:
-        """Gives the variables back."""
-        if "build" in vars(self._optimizer):
-            object.__delattr__(self._optimizer, "build")
-            vars(self._optimizer)["_variables"] = self._variables
-            self._optimizer.built = True
-        for inner in self._inner:
-            inner.show()
+def _all(model: keras.Model) -> list[Any]:
+    """Returns the optimizers of a model and those that they hold, each once."""
+    outer = optimizers_of(model)
+    return list(
+        {id(o): o for o in (*outer, *(i for o in outer for i in inner_optimizers(o)))}.values()
+    )

@@ -23,6 +23,7 @@ from hvd_elastic_keras.launchers.kubernetes_pod import (
     GROUP_LABEL,
     WORKER_LABEL,
     PodSettings,
+    label,
     manifest,
 )
 from hvd_elastic_keras.launchers.kubernetes_reasons import (
@@ -195,9 +196,9 @@ class KubernetesLauncher:
         It would keep pods that have ended until others take their places.
         """
         group = self._group
-        members = [p for p in pods if group and _label(p, GROUP_LABEL) == group.name]
-        if members:
-            name = members[0]["metadata"]["name"]
+        member = next((p for p in pods if group and label(p, GROUP_LABEL) == group.name), None)
+        if member:
+            name = member["metadata"]["name"]
             self._cluster.change("pods", name, {"metadata": {"annotations": GROUP_IS_OVER}})
 
     def _is_wanted(self, worker_id: str) -> bool:
@@ -301,11 +302,7 @@ class KubernetesLauncher:
 
 
 def _worker_of(pod: Pod) -> str:
-    return _label(pod, WORKER_LABEL)
-
-
-def _label(pod: Pod, name: str) -> str:
-    return str((pod["metadata"].get("labels") or {}).get(name, ""))
+    return label(pod, WORKER_LABEL)
 
 
 def _never_seen(worker_id: str) -> Pod:

@@ -25,6 +25,7 @@ from hvd_elastic_keras.launchers.kubernetes_pod import (
     JOB_LABEL,
     TOKEN_KEY,
     PodSettings,
+    label,
     owner_reference,
 )
 
@@ -253,7 +254,7 @@ def put_secret(cluster: Cluster, settings: PodSettings, token: str, owner: Json 
 
 
 def _check_ours(secret: Json, settings: PodSettings) -> None:
-    job_id = (secret["metadata"].get("labels") or {}).get(JOB_LABEL)
+    job_id = label(secret, JOB_LABEL)
     if job_id != settings.job_id:
         whose = f"of job {job_id}" if job_id else "that is not of this program"
         raise ConfigurationError(

@@ -280,5 +280,9 @@ def _spec(settings: PodSettings, arguments: list[str]) -> Json:
 
 def belongs_to(settings: PodSettings, worker_id: str, pod: Json) -> bool:
     """Returns whether a pod belongs to this worker of this job."""
-    labels = pod["metadata"].get("labels") or {}
-    return (labels.get(JOB_LABEL), labels.get(WORKER_LABEL)) == (settings.job_id, worker_id)
+    return (label(pod, JOB_LABEL), label(pod, WORKER_LABEL)) == (settings.job_id, worker_id)
+
+
+def label(found: Json, name: str) -> str:
+    """Returns a label of an object; empty if it has none of this name."""
+    return str((found["metadata"].get("labels") or {}).get(name, ""))

@@ -17,21 +17,27 @@ from hvd_elastic_keras.worker.turns import Turns, turns_of_worker
 WHY = "one worker saves, the others wait"
 
 
-class _Here(threading.local):
-    direct = False
+class BlocksOfThread(threading.local):
+    """Whether the present thread is within a `with` block of `entered`."""
+
+    are_entered = False
+
+    @contextlib.contextmanager
+    def entered(self) -> Iterator[None]:
+        """Enters a block, also within another one."""
+        before, self.are_entered = self.are_entered, True
+        try:
+            yield
+        finally:
+            self.are_entered = before
 
 
-_here = _Here()
+_direct = BlocksOfThread()
 
 
-@contextlib.contextmanager
-def direct() -> Iterator[None]:
-    """Lets this worker save by itself, without asking the others."""
-    before, _here.direct = _here.direct, True
-    try:
-        yield
-    finally:
-        _here.direct = before
+def direct() -> contextlib.AbstractContextManager[None]:
+    """Lets this worker save by itself in a `with` block, without asking the others."""
+    return _direct.entered()
 
 
 def is_alone() -> bool:
@@ -45,7 +51,7 @@ def turns_in_this_process() -> Callable[[], Turns | None]:
     It also returns None in a child of this process, which does not speak for the worker.
     """
     pid = os.getpid()
-    return lambda: None if _here.direct or os.getpid() != pid else turns_of_worker()
+    return lambda: None if _direct.are_entered or os.getpid() != pid else turns_of_worker()
 
 
 def is_own(given: Any) -> bool:

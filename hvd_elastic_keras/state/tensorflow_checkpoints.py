@@ -11,14 +11,12 @@ noted with the worker's turn.
 
 from __future__ import annotations
 
-import contextlib
 import copy
 import dataclasses
 import functools
 import inspect
 import os
-import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any, TypeAlias
 
 import tensorflow as tf
@@ -26,7 +24,7 @@ import tensorflow as tf
 from hvd_elastic_keras.common import patches
 from hvd_elastic_keras.keras_internals.tensorflow_names import checkpoint_management
 from hvd_elastic_keras.state import one_writer
-from hvd_elastic_keras.state.one_writer import WHY
+from hvd_elastic_keras.state.one_writer import WHY, BlocksOfThread
 from hvd_elastic_keras.worker.turns import Turn
 
 Owner: TypeAlias = "tf.train.Checkpoint | tf.train.CheckpointManager"
@@ -36,11 +34,8 @@ FILE_FUNCTIONS = ("update_checkpoint_state_internal", "_delete_file_if_exists")
 """Functions of `checkpoint_management` that write or remove files after a save."""
 
 
-class _Here(threading.local):
-    writes_nothing = False
-
-
-_here = _Here()
+_writing_nothing = BlocksOfThread()
+"""Blocks in which a save does everything but write and remove files."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -114,7 +109,7 @@ def _write(owner: Owner, call: Call, turn: Turn, name: str, known: dict[str, _Sa
     with one_writer.direct():
         path = call()
     if known is not None and path is not None:  # a manager saves nothing between its intervals
-        known[name] = _Saved(path, _count_of(owner))
+        known[name] = _Saved(path, int(_counter_of(owner)))
         turn.result = known[name].text
     return path
 
@@ -123,14 +118,14 @@ def _follow(
     owner: Owner, call: Call, turn: Turn, name: str, known: dict[str, _Saved] | None
 ) -> Any:
     """Makes the call after another worker has written."""
-    with _writing_nothing():
+    with _writing_nothing.entered():
         path = call()
     written = _Saved.read(turn.result)
     if written is not None and path != written.path:
         _catch_up(owner, written)
         path = written.path
     if known is not None and path is not None:
-        known[name] = _Saved(path, _count_of(owner))
+        known[name] = _Saved(path, int(_counter_of(owner)))
     return path
 
 
@@ -153,37 +148,27 @@ def _write_before_return(arguments: inspect.BoundArguments) -> None:
         arguments.arguments["options"] = options
 
 
-def _count_of(owner: Owner) -> int:
+def _counter_of(owner: Owner) -> Any:
+    """Returns the variable that counts the saves."""
     checkpoint = owner.checkpoint if isinstance(owner, tf.train.CheckpointManager) else owner
-    return int(checkpoint.save_counter.numpy())
+    return checkpoint.save_counter
 
 
 def _catch_up(owner: Owner, newest: _Saved) -> None:
     """Gives an object the state that it has in the workers that have made all calls."""
+    _counter_of(owner).assign(newest.count)
     if not isinstance(owner, tf.train.CheckpointManager):
-        owner.save_counter.assign(newest.count)
         return
-    owner.checkpoint.save_counter.assign(newest.count)
     # A new manager reads what the last one has left in its directory.
     reread = tf.train.CheckpointManager(owner.checkpoint, owner.directory, max_to_keep=None)
     for name in ("_maybe_delete", "_latest_checkpoint", "_last_preserved_timestamp"):
         setattr(owner, name, getattr(reread, name))
 
 
-@contextlib.contextmanager
-def _writing_nothing() -> Iterator[None]:
-    """Lets a save do everything but write and remove files."""
-    before, _here.writes_nothing = _here.writes_nothing, True
-    try:
-        yield
-    finally:
-        _here.writes_nothing = before
-
-
 def _unless_another_wrote(original: Call) -> Call:
     @functools.wraps(original)
     def write(self: tf.train.Checkpoint, file_prefix: Any, options: Any = None) -> Any:
-        if not _here.writes_nothing:
+        if not _writing_nothing.are_entered:
             return original(self, file_prefix, options)
         path = os.fspath(file_prefix)
         for callback in (options and options.experimental_write_callbacks) or ():
@@ -196,6 +181,6 @@ def _unless_another_wrote(original: Call) -> Call:
 def _unless_another_did(original: Call) -> Call:
     @functools.wraps(original)
     def change(*args: Any, **kwargs: Any) -> Any:
-        return None if _here.writes_nothing else original(*args, **kwargs)
+        return None if _writing_nothing.are_entered else original(*args, **kwargs)
 
     return change
