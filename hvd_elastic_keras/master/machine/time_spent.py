@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from hvd_elastic_keras.common.goodput import Part, Spent
 from hvd_elastic_keras.master.machine.phases import Confirming, Entering, Running, Stall
-from hvd_elastic_keras.master.machine.state import Rounds, State
+from hvd_elastic_keras.master.machine.state import Rounds, State, training_is_over
 
 AT_WORK = (Part.TRAINING, Part.EVALUATING, Part.RECOMPUTING, Part.FINISHING)
 """Parts in which workers seem to be at work. It may turn out later that no worker had taken a step
@@ -33,7 +33,9 @@ def part_of(state: State) -> Part:
             return Part.RE_FORMING
         case Confirming():
             return Part.SYNCING
-    return Part.FINISHING if state.training.finishing or rounds.last_number else Part.STARTING
+    if state.training.finishing and not training_is_over(state.training, state.workers):
+        return Part.FINISHING
+    return Part.SCRIPT if rounds.last_number else Part.STARTING
 
 
 def _at_work(state: State, running: Running) -> Part:

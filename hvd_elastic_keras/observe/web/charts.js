@@ -242,7 +242,7 @@ function goodput(spent) {
   const total = parts.reduce((sum, [, seconds]) => sum + seconds, 0) || 1;
   const bar = element("div", { className: "bar" });
   const legend = element("div", { className: "legend" });
-  const order = ["training", "starting", "evaluating", "re-forming", "syncing", "waiting", "detecting", "finishing"];
+  const order = ["training", "starting", "evaluating", "re-forming", "syncing", "waiting", "detecting", "finishing", "script"];
   for (const [name, seconds] of parts) {
     const paint = colour(order.includes(name) ? `c${order.indexOf(name)}` : "quiet");
     const piece = element("i", { title: `${name} ${duration(seconds)}` });

@@ -96,9 +96,25 @@ def test_the_end_of_a_job_is_told_in_its_last_entry_and_result() -> None:
     job.later(2.0)
     job.exit("w0", "w1", "w2")
     result, entry = concluded(job.state, FINISHED, False, 0, job.now)
-    expected = {"starting": 7.0, "training": 5.0, "finishing": 2.0, "syncing": 1.0}
+    expected = {"starting": 7.0, "training": 5.0, "script": 2.0, "syncing": 1.0}
     assert entry.spent_s == result.spent_s == expected
     assert (entry.status, entry.step, result.succeeded) == ("finished", 30, True)
+
+
+def test_a_script_has_time_of_its_own_between_two_trainings() -> None:
+    job = job_after_start()
+    job.later(5.0)
+    job.done("w0", step=30)
+    job.later(2.0)
+    job.done("w1", "w2", step=30)
+    job.later(60.0)
+    for worker in ("w0", "w1", "w2"):
+        job.enter(worker, training=2)
+        job.later(1.0)
+    job.running("w0", "w1", "w2")
+    job.later(4.0)
+    expected = {"script": 62.0, "training": 9.0, "starting": 7.0, "finishing": 2.0}
+    assert spent(job) == {**expected, "syncing": 2.0}
 
 
 @pytest.mark.parametrize("wanted", [0.0, 1.5, 4.0, 99.0])
