@@ -220,7 +220,9 @@ class OwnJob:
         if name := self.name:
             text = re.sub(PARTS, name, text)
             text = text.replace("hvd-elastic-launcher", f"hvd-{name}-launcher")
-            text = re.sub(r"(app: |--job_name=|resourceNames: \[)elastic\b", rf"\g<1>{name}", text)
+            text = re.sub(
+                r"(app: |--job_name=|job-name: |resourceNames: \[)elastic\b", rf"\g<1>{name}", text
+            )
             text = re.sub(r"(?m)^  name: elastic$", f"  name: {name}", text)
             text = text.replace("/jobs/demo", f"/jobs/{name}")
         if self.training:

@@ -21,7 +21,6 @@ import requests
 
 from hvd_elastic_keras.common.errors import ConfigurationError
 from hvd_elastic_keras.launchers.kubernetes_pod import (
-    APP_LABELS,
     JOB_LABEL,
     TOKEN_KEY,
     PodSettings,
@@ -239,7 +238,7 @@ def put_secret(cluster: Cluster, settings: PodSettings, token: str, owner: Json 
       ApiError: the Secret cannot be created.
     """
     content = {TOKEN_KEY: base64.b64encode(token.encode()).decode()}
-    metadata: Json = {"name": settings.job, "labels": {**APP_LABELS, JOB_LABEL: settings.job_id}}
+    metadata: Json = {"name": settings.job, "labels": settings.job_labels}
     if owner:
         metadata["ownerReferences"] = [owner]
     body = {"apiVersion": "v1", "kind": "Secret", "metadata": metadata, "data": content}

@@ -11,6 +11,7 @@ from hvd_elastic_keras.common.errors import ConfigurationError
 
 Json = dict[str, Any]
 JOB_LABEL = "hvd-elastic-keras/job-id"
+JOB_NAME_LABEL = "hvd-elastic-keras/job-name"
 WORKER_LABEL = "hvd-elastic-keras/worker"
 QUEUE_LABEL = "kueue.x-k8s.io/queue-name"
 GROUP_LABEL = "kueue.x-k8s.io/pod-group-name"
@@ -29,7 +30,7 @@ MOST_NAME_CHARACTERS = 50
 PARTS = ("apiVersion", "kind", "metadata", "spec")
 """What a template may consist of."""
 PARTS_OF_METADATA = ("labels", "annotations")
-OUR_LABELS = (JOB_LABEL, WORKER_LABEL, QUEUE_LABEL, GROUP_LABEL, *APP_LABELS)
+OUR_LABELS = (JOB_LABEL, JOB_NAME_LABEL, WORKER_LABEL, QUEUE_LABEL, GROUP_LABEL, *APP_LABELS)
 OURS = ("restartPolicy", "terminationGracePeriodSeconds", "serviceAccountName")
 """Fields of a pod's specification that flags or this program decide."""
 OURS_OF_CONTAINER = ("args", "image")
@@ -99,10 +100,15 @@ class PodSettings:
         """The label selector that finds the pods of this job."""
         return f"{JOB_LABEL}={self.job_id}"
 
+    @property
+    def job_labels(self) -> dict[str, str]:
+        """The labels of all objects of this job."""
+        return {**APP_LABELS, JOB_NAME_LABEL: self.job, JOB_LABEL: self.job_id}
+
     def labels(self, worker_id: str) -> dict[str, str]:
         """Returns the labels of the pod of a worker."""
         queue = {QUEUE_LABEL: self.queue} if self.queue else {}
-        return {**APP_LABELS, JOB_LABEL: self.job_id, WORKER_LABEL: worker_id, **queue}
+        return {**self.job_labels, WORKER_LABEL: worker_id, **queue}
 
 
 def job_name(name: str, job_id: str) -> str:

@@ -42,7 +42,7 @@ END_S = 30.0
 CONTROLLERS = (
     *("deployment", "replicaset", "statefulset", "job", "endpoint", "namespace", "nodelifecycle"),
     *("garbagecollector", "podgc", "serviceaccount", "serviceaccount-token", "resourcequota"),
-    *("persistentvolume-binder", "ttl-after-finished", "root-ca-cert-publisher"),
+    *("persistentvolume-binder", "ttl-after-finished", "root-ca-cert-publisher", "disruption"),
 )
 
 

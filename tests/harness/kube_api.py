@@ -26,6 +26,7 @@ GROUPS = {
     "Role": "/apis/rbac.authorization.k8s.io/v1",
     "RoleBinding": "/apis/rbac.authorization.k8s.io/v1",
     "PriorityClass": "/apis/scheduling.k8s.io/v1",
+    "PodDisruptionBudget": "/apis/policy/v1beta1",
 }
 """The paths of the kinds that are not in the core group."""
 PLURALS = {
