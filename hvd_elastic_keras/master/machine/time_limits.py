@@ -41,7 +41,7 @@ STAGES = {
 }
 """What a starting worker does, by the phase that it tells; "" if it has not told any."""
 SLOW_START_S = 60.0
-"""People are told of a worker that starts for longer while others train."""
+"""People are told of a worker that starts for longer while others train or have trained."""
 
 
 def hold_silence_limit(t: Transition, worker: Worker, silent_s: float) -> None:
@@ -148,7 +148,7 @@ def _stands_s(t: Transition, worker: Worker) -> float:
 def hold_start_limits(t: Transition) -> None:
     """Tells people of workers that take long to start; replaces them when their time is over."""
     limit_s = t.config.start_up_timeout_s
-    least_s = 0.0 if t.rounds.running is None else SLOW_START_S
+    least_s = SLOW_START_S if t.rounds.running or t.training.finishing else 0.0
     slow: list[str] = []
     for worker in list(t.workers.values()):
         took_s = t.now - worker.launched_at
@@ -158,7 +158,9 @@ def hold_start_limits(t: Transition) -> None:
             why = f"has not come to its training within {limit_s:g} s (--start_up_timeout_s)"
             evict(t, worker.worker_id, why)
         elif took_s > (told_s := max(worker.start_told_s, least_s)):
-            t.change_worker(worker.worker_id, start_told_s=2 * told_s)
+            while told_s < took_s:
+                told_s *= 2
+            t.change_worker(worker.worker_id, start_told_s=told_s)
             slow.append(worker.worker_id)
     if slow:
         have = "have" if len(slow) > 1 else "has"

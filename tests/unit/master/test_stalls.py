@@ -160,6 +160,18 @@ def test_people_are_told_later_of_a_newcomer_while_others_train() -> None:
     assert len(job.said) == start + 2
 
 
+def test_people_are_told_once_of_a_newcomer_that_starts_when_the_training_is_over() -> None:
+    job = joined_by_one_that_starts()
+    newcomer_starts(job, 35)
+    start = len(job.said)
+    job.done("w0", step=10)
+    newcomer_starts(job, 20)
+    assert not [line for line in job.said[start:] if "been starting" in line]
+    newcomer_starts(job, 30)
+    (told,) = [line for line in job.said[start:] if "been starting" in line]
+    assert "w1 has been starting for" in told
+
+
 def test_who_reads_up_to_where_the_others_are_may_take_hours() -> None:
     job = Job(2, **PATIENT)
     starting(job, 20_000, phase="reading")
