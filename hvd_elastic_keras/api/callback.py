@@ -22,6 +22,7 @@ from hvd_elastic_keras.data.input.of_adapter import (
     check_no_steps_per_epoch,
     check_repeatable,
 )
+from hvd_elastic_keras.data.sources.dataset_variables import variables_read
 from hvd_elastic_keras.keras_internals import model_building, release
 from hvd_elastic_keras.keras_internals.fit_call import (
     BATCH_END_GETS_LAST_STEP,
@@ -284,6 +285,7 @@ class ElasticCallback(keras.callbacks.Callback):  # type: ignore[misc]  # Keras 
             user=self.state,
             on_membership_change=self._on_membership_change,
             data=call.data,
+            beside=variables_read(call.data),
         )
 
     def _growth(self, batch_size: int) -> Growth:

@@ -13,7 +13,7 @@ from hvd_elastic_keras.api.training import Training, own_steps
 from hvd_elastic_keras.common.garbage import not_collected
 from hvd_elastic_keras.data.input.interfaces import Input
 from hvd_elastic_keras.data.input.per_worker import PerWorkerInput
-from hvd_elastic_keras.keras_internals.model_variables import ModelVariables
+from hvd_elastic_keras.keras_internals.model_variables import ModelVariables, can_be_sent
 from hvd_elastic_keras.loop.newcomer import first_rows, warm_up
 from hvd_elastic_keras.loop.observer import Observer, Round
 from hvd_elastic_keras.loop.observers import best_model
@@ -24,6 +24,7 @@ from hvd_elastic_keras.settings.options import AUTO, LOOP, SKIP, SPEED, RunOptio
 from hvd_elastic_keras.state.cursor import Cursor
 from hvd_elastic_keras.state.run_state import LEAST_LATE_BYTES, RunState
 from hvd_elastic_keras.step.compiled_steps import compiled_step, variables_kept
+from hvd_elastic_keras.step.partition.plan import told_of_variables
 from hvd_elastic_keras.step.partitioned_step import PartitionedStep
 from hvd_elastic_keras.step.traced_step import PLAIN, StepOptions
 from hvd_elastic_keras.step.world import world_of_process
@@ -62,10 +63,11 @@ def prepare(
         steps = [_step(training, variables, source) for source in sources]
         runners = list(map(_runner, sources, steps))
         variables = variables.with_given(
-            v for step in steps for v in step.assigned_beside(has_others=has_others)
-        )
+            v for step in steps for v in step.sent_beside(has_others=has_others)
+        ).with_given(filter(can_be_sent, training.beside))
         before += [tf.identity(v) for v in variables.all[len(before) :]]
         told = _told_of(steps, variables, has_others=has_others)
+        told += told_of_variables([v.name for v in training.beside if not can_be_sent(v)])
         _explain_and_check(training.options, runners[0], steps[0])
         model.stop_training = False
         is_late = joins and _may_be_late(training, variables, steps[0])

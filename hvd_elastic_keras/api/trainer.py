@@ -18,6 +18,7 @@ from hvd_elastic_keras.api.train import train
 from hvd_elastic_keras.api.training import Training
 from hvd_elastic_keras.data.input.per_worker import PerWorkerInput
 from hvd_elastic_keras.data.input.pipeline import Pipeline
+from hvd_elastic_keras.data.sources.dataset_variables import variables_read
 from hvd_elastic_keras.data.sources.iterators import check_apart
 from hvd_elastic_keras.data.sources.source import DataLike, as_source, split_preprocess
 from hvd_elastic_keras.keras_internals import model_building, release
@@ -181,6 +182,7 @@ class Trainer:
             cut_is_chosen=config.cut.micro_batch_size is not None,
             options=self._options,
             growth=_growth(config),
+            beside=variables_read(self._data.values()),
         )
 
     def _read_data(self) -> None:

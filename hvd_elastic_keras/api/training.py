@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import keras
+import tensorflow as tf
 
 from hvd_elastic_keras.data.input.interfaces import Input
 from hvd_elastic_keras.keras_internals.learning_rate import Growth
@@ -49,6 +50,8 @@ class Training:
     on_membership_change: Callable[[int, int], None] | None = None
     data: tuple[object, ...] = ()
     """The objects that the user gave as data, if a `fit` that continues is to read on in them."""
+    beside: Sequence[tf.Variable] = ()
+    """Variables that the data are made with. They belong to the state of the training."""
 
 
 class OwnSteps:

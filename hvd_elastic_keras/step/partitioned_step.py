@@ -25,7 +25,6 @@ import tensorflow as tf
 from hvd_elastic_keras.data.input.interfaces import LocalBatch
 from hvd_elastic_keras.data.plan import example_ids
 from hvd_elastic_keras.keras_internals.model_building import weighs_losses_by_size
-from hvd_elastic_keras.keras_internals.model_variables import can_be_sent
 from hvd_elastic_keras.keras_internals.traced_graphs import LOOPS, directly
 from hvd_elastic_keras.observe.notices import notices
 from hvd_elastic_keras.step.late_step import Arrive, LateStep
@@ -144,7 +143,7 @@ class PartitionedStep(SharedStep):
         """
         needs_graph = has_others or self.options.skips_nonfinite or not self._has_own
         is_traced = needs_graph or not self._runs_eagerly
-        unsent = [v for v in self._changed_beside if not can_be_sent(v)] if is_traced else []
+        unsent = self._changed_but_not_sent if is_traced else []
         before = [v.read_value() for v in unsent]
         self._begins_alone = begins_alone
         if has_others and "PrintV2" in self._kinds:

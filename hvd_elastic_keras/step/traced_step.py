@@ -167,16 +167,17 @@ class TracedStep:
         known = {id(v) for v in (*self.variables.all, *self.world.variables)}
         return [v for v in self.captured.variables.values() if id(v) not in known]
 
-    @functools.cached_property
-    def _changed_beside(self) -> list[tf.Variable]:
-        """The variables of `beside` that the step assigns to."""
+    @property
+    def _changed_but_not_sent(self) -> list[tf.Variable]:
+        """The variables of `beside` that the step assigns to, but that new workers do not get."""
         assigned = {id(self.captured.variables[name]) for name in self.captured.assigned}
-        return [v for v in self.beside if id(v) in assigned]
+        return [v for v in self.beside if id(v) in assigned and not can_be_sent(v)]
 
-    def assigned_beside(self, *, has_others: bool) -> list[tf.Variable]:
+    def sent_beside(self, *, has_others: bool) -> list[tf.Variable]:
         """Returns the variables of `beside` that belong to the state of a training.
 
-        They do because the step assigns to them. Variables that cannot be sent are left out.
+        The step may assign to them, or a callback may, such as one that anneals a weight of the
+        loss. Variables that cannot be sent are left out.
 
         Args:
           has_others: whether other workers may ever take part. If not, a step that runs eagerly
@@ -184,12 +185,11 @@ class TracedStep:
         """
         if self._runs_eagerly and not has_others:
             return []
-        return [v for v in self._changed_beside if can_be_sent(v)]
+        return list(filter(can_be_sent, self.beside))
 
     @property
     def _not_sent(self) -> list[str]:
-        sent = {id(v) for v in self.assigned_beside(has_others=True)}
-        return [v.name for v in self.beside if id(v) not in sent]
+        return [v.name for v in self.beside if not can_be_sent(v)]
 
     @property
     def told(self) -> tuple[str, ...]:

@@ -17,7 +17,7 @@ from tests.harness.fit_job import FitJob, FitResult
 from tests.harness.fit_scenario import Scenario, scenario
 from tests.harness.job import Job, assert_same_weights
 from tests.harness.recorded_fit import Script
-from tests.harness.small_classifier import arrays, sgd
+from tests.harness.small_classifier import BATCH, arrays, examples, sgd
 
 layers = keras.layers
 
@@ -98,3 +98,35 @@ def test_several_optimizers_and_a_kill_within_a_step_end_like_plain_fit(
     with FitJob(tmp_path, adversaries, "--num_workers=3", *options, plan=plan) as job:
         job.finish_with(["w0", "w2"], fit_alone(adversaries))
         assert job.plan.happened("kill")
+
+
+@scenario(plain=True)
+def annealed(script: Script) -> None:
+    """Trains with a loss and a map that close over variables, which a callback changes."""
+    weight, shift = keras.Variable(1.0, trainable=False), tf.Variable(0.0, trainable=False)
+
+    class Anneal(keras.callbacks.Callback):
+        def on_epoch_end(self, epoch: int, logs: dict[str, float] | None = None) -> None:
+            weight.assign(weight * 0.5)
+            shift.assign_add(0.5)
+
+    model = keras.Sequential(
+        [keras.Input((6,)), FaultPoint(), layers.Dense(8, activation="tanh"), layers.Dense(3)]
+    )
+    cross_entropy = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    model.compile(sgd(), loss=lambda y, x: weight * cross_entropy(y, x))
+    data = examples().map(lambda x, y: (x + shift, y)).batch(BATCH)
+    script.fit(model, data, epochs=4, callbacks=(Anneal(),))
+
+
+def test_a_newcomer_gets_variables_that_only_a_callback_changes(
+    tmp_path: Path, fit_alone: Callable[[Scenario], FitResult]
+) -> None:
+    """The newcomer comes in the third epoch, and has not been called after the first two."""
+    plan = [Fault("kill", "train", 1, step=3), Fault("gate", "train", 0, step=9, action="wait")]
+    flags = ("--num_workers=3", "--max_restarts=1")
+    with FitJob(tmp_path, annealed, *flags, plan=plan) as job:
+        job.wait_for_fault("gate")
+        job.wait_for("worker_ready", lambda e: e["worker_id"] == "w3")
+        job.plan.open_gate("gate")
+        job.finish_with(["w0", "w2", "w3"], fit_alone(annealed))

@@ -298,7 +298,7 @@ def _draws(node: Any) -> bool:
 
 def _seed_handles(graph: Any) -> dict[str, str]:
     """Returns the names of the variables that hold seeds, by the names of their placeholders."""
-    seeds = {id(v.handle): v.name for v in graph.variables if _holds_seed(v)}
+    seeds = {id(v.handle): v.name for v in graph.variables if holds_seed(v)}
     return {
         inner.name: f"{seeds[id(outer)]} {inner.name}"
         for outer, inner in graph.captures
@@ -306,5 +306,6 @@ def _seed_handles(graph: Any) -> dict[str, str]:
     }
 
 
-def _holds_seed(variable: Any) -> bool:
+def holds_seed(variable: Any) -> bool:
+    """Whether a variable is the state of a random generator."""
     return KERAS_SEED in variable.name or variable.name.startswith("StateVar")

@@ -209,13 +209,13 @@ def told_of_draws(names: Sequence[str], *, in_python: bool) -> list[str]:
 
 
 def told_of_variables(names: Sequence[str]) -> list[str]:
-    """Returns a message about variables that a step reads, but that new workers do not get."""
+    """Returns a message about variables that are used, but that new workers do not get."""
     if not names:
         return []
     return [
-        "the step looks at variables that neither the model nor its layers hold: "
-        f"{', '.join(names)}. Workers that come later do not get their values. Make them "
-        "attributes of the model or of a layer."
+        "the step or the data use variables that cannot be sent to other workers: "
+        f"{', '.join(names)}. Workers that come later do not get their values. Give the variables "
+        "a numeric type and a fixed shape."
     ]
 
 
