@@ -288,7 +288,7 @@ class RoundSession:
         self._entered = True
         return msgspec.structs.replace(self._rounds.place, root_has_state=self._inside.goes_on)
 
-    def running(self, step: int) -> None:
+    def running(self, step: int, phase: str) -> None:
         """Does nothing: the master already knows."""
 
     def finish(self) -> None:

@@ -105,6 +105,8 @@ class Running(Message, frozen=True, kw_only=True, tag="running"):
     worker_id: Name
     round: Count
     step: Count
+    phase: str = ""
+    """What it does in this round, as heartbeats will tell."""
 
 
 class Leaving(Message, frozen=True, kw_only=True, tag="leaving"):

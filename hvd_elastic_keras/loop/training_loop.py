@@ -134,7 +134,7 @@ class TrainingLoop:
         entered = Round(place, state.cursor, starts_state)
         for observer in parts.observers:
             observer.after_sync(entered)
-        parts.session.running(state.cursor.global_step)
+        parts.session.running(state.cursor.global_step, self._activity)
         for observer in parts.observers:
             observer.on_running(entered)
 
@@ -157,6 +157,10 @@ class TrainingLoop:
 
     # --- steps ---------------------------------------------------------------------------
 
+    @property
+    def _activity(self) -> str:
+        return "training" if self._parts.trains else "evaluating"
+
     def _take_steps(self, place: Assignment) -> bool:
         """Takes steps until a change (False) or the end of the training (True)."""
         training = TrainingPhase(self._parts, self._steps, place)
@@ -165,7 +169,7 @@ class TrainingLoop:
         if cursor.step > 0 or cursor.phase is Phase.EVALUATE:
             training.tell_epoch()
         while self._state.cursor.phase is not Phase.FINISH:
-            self._steps.tell_position("training" if self._parts.trains else "evaluating")
+            self._steps.tell_position(self._activity)
             trains = self._state.cursor.phase is Phase.TRAIN
             round_ends = training.run() if trains else evaluation.run()
             if round_ends:

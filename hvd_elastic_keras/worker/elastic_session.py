@@ -169,10 +169,12 @@ class ElasticSession:
         except MasterUnreachableError as error:
             raise self._lost or error from error
 
-    def running(self, step: int) -> None:
-        """Confirms to the master that this worker trains in its round."""
-        round_number = self._client.activity.round
-        self._client.post(protocol.Running(worker_id=self.worker_id, round=round_number, step=step))
+    def running(self, step: int, phase: str) -> None:
+        """Confirms to the master that this worker trains, or evaluates, in its round."""
+        number = self._client.activity.round
+        self._client.post(
+            protocol.Running(worker_id=self.worker_id, round=number, step=step, phase=phase)
+        )
 
     def others_read(self, training: int) -> protocol.InputPosition | None:
         """Returns where other workers of this training read; None also if no master answers."""

@@ -62,8 +62,8 @@ class Session(Protocol):
           MasterUnreachableError: there is no master any more.
         """
 
-    def running(self, step: int) -> None:
-        """Confirms that this worker trains in the round that it has entered."""
+    def running(self, step: int, phase: str) -> None:
+        """Confirms that this worker trains, or evaluates, in the round that it has entered."""
 
     def finish(self) -> None:
         """Tells the master that this training is done. Call it after the last barrier of all."""
@@ -116,7 +116,7 @@ class SoloSession:
         """Returns the place of a process that is alone."""
         return msgspec.structs.replace(protocol.ALONE, root_has_state=report.has_state)
 
-    def running(self, step: int) -> None:
+    def running(self, step: int, phase: str) -> None:
         """Does nothing: there is no master."""
 
     def finish(self) -> None:

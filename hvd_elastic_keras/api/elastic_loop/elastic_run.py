@@ -230,7 +230,7 @@ class ElasticLoop:
             self.state.keep_without_sync()
         session = self.rounds.session
         session.reporter.at("training", self.state.num_commits, self.state.progress)
-        session.running(self.state.num_commits)
+        session.running(self.state.num_commits, "training")
         self._warn(place)
         where = (place.round, place.rank, place.size, self.state.num_commits)
         log.info("round %d: rank %d of %d at commit %d", *where)

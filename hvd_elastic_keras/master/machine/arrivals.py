@@ -199,7 +199,9 @@ def note_running(t: Transition, event: protocol.Running) -> None:
         and event.round == confirming.number
         and event.worker_id in confirming.members
     ):
-        t.change_worker(event.worker_id, step=event.step, last_heartbeat=t.now)
+        t.change_worker(
+            event.worker_id, step=event.step, last_heartbeat=t.now, activity=event.phase
+        )
         confirm(t, confirming, event.worker_id, event.step)
 
 

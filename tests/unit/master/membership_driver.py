@@ -183,11 +183,11 @@ class Job:
         self.enter(*(w for w in worker_ids if w not in self.at_entrance), step=step)
         self.running(*worker_ids, step=step)
 
-    def running(self, *worker_ids: str, step: int = 0) -> None:
+    def running(self, *worker_ids: str, step: int = 0, phase: str = "training") -> None:
         """Lets members confirm that they run."""
         for worker_id in worker_ids:
             number = self.places[worker_id].round
-            self.send(protocol.Running(worker_id=worker_id, round=number, step=step))
+            self.send(protocol.Running(worker_id=worker_id, round=number, step=step, phase=phase))
 
     def heartbeat(
         self,

@@ -50,8 +50,8 @@ def test_workers_have_the_phase_that_they_report_and_ranks_of_the_running_round(
     job = Job(3, micro_batches=2)
     job.start(step=4)
     job.send(act.AddWorkers(1))
-    job.heartbeat("w0", step=5)
-    assert phases(job) == {"w0": "training", "w1": "member", "w2": "spare", "w3": "starting"}
+    job.heartbeat("w0", step=5, phase="evaluating")
+    assert phases(job) == {"w0": "evaluating", "w1": "training", "w2": "spare", "w3": "starting"}
     assert [w.rank for w in status_of(job).workers] == [0, 1, None, None]
     job.sigterm("w1")
     assert phases(job)["w1"] == "leaving"

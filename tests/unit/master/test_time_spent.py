@@ -38,6 +38,16 @@ def test_a_job_starts_syncs_and_trains() -> None:
     assert spent(job) == {"starting": 7.0, "training": 4.0, "evaluating": 2.5, "syncing": 1.0}
 
 
+def test_a_job_that_only_evaluates_never_trains() -> None:
+    job = Job(1)
+    job.later(2.0)
+    job.ready("w0")
+    job.running("w0", phase="evaluating")
+    job.later(0.3)
+    job.done("w0")
+    assert spent(job) == {"starting": 2.0, "evaluating": 0.3}
+
+
 def test_what_a_frozen_worker_costs_is_no_training() -> None:
     job = job_after_start()
     job.later(20.0)

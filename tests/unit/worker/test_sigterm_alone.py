@@ -109,7 +109,7 @@ def test_a_master_that_does_not_know_of_it_is_told_again(monkeypatch: pytest.Mon
         session._on_update(protocol.WorkerUpdate(version=7))
         assert endpoint.told.next(protocol.Leaving).reason == "SIGTERM"
         session._on_update(protocol.WorkerUpdate(version=8, leave="SIGTERM"))
-        session.running(3)
+        session.running(3, "training")
         told = endpoint.told.messages.get(timeout=LIMIT_S)
         while not isinstance(told, protocol.Running):
             assert not isinstance(told, protocol.Leaving), "it knows"
