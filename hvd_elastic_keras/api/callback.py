@@ -22,8 +22,8 @@ from hvd_elastic_keras.data.input.of_adapter import (
     check_no_steps_per_epoch,
     check_repeatable,
 )
-from hvd_elastic_keras.data.sources.dataset_variables import variables_read
 from hvd_elastic_keras.keras_internals import model_building, release
+from hvd_elastic_keras.keras_internals.dataset_variables import variables_read
 from hvd_elastic_keras.keras_internals.fit_call import (
     BATCH_END_GETS_LAST_STEP,
     FitCall,

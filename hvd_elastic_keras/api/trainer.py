@@ -18,10 +18,10 @@ from hvd_elastic_keras.api.train import train
 from hvd_elastic_keras.api.training import Training
 from hvd_elastic_keras.data.input.per_worker import PerWorkerInput
 from hvd_elastic_keras.data.input.pipeline import Pipeline
-from hvd_elastic_keras.data.sources.dataset_variables import variables_read
 from hvd_elastic_keras.data.sources.iterators import check_apart
 from hvd_elastic_keras.data.sources.source import DataLike, as_source, split_preprocess
 from hvd_elastic_keras.keras_internals import model_building, release
+from hvd_elastic_keras.keras_internals.dataset_variables import variables_read
 from hvd_elastic_keras.keras_internals.learning_rate import Growth
 from hvd_elastic_keras.keras_internals.model_variables import variables_of
 from hvd_elastic_keras.loop.callback_runner import CallbackRunner

@@ -18,12 +18,12 @@ from hvd_elastic_keras.data.sources.global_draws import SeededFunction
 from hvd_elastic_keras.data.sources.random_ops import (
     ASSIGNMENTS,
     GENERATOR_OPS,
-    KERAS_SEED,
     SEEDED_OPS,
     has_lasting_state,
     is_parallel,
 )
 from hvd_elastic_keras.keras_internals import dataset_parts
+from hvd_elastic_keras.keras_internals.dataset_variables import holds_seed
 from hvd_elastic_keras.keras_internals.global_seed import order_is_free
 from hvd_elastic_keras.keras_internals.stateless_draws import StatelessDraws, mixed
 from hvd_elastic_keras.keras_internals.tensorflow_names import DEFAULT_GRAPH_SEED, op_def_registry
@@ -304,8 +304,3 @@ def _seed_handles(graph: Any) -> dict[str, str]:
         for outer, inner in graph.captures
         if id(outer) in seeds
     }
-
-
-def holds_seed(variable: Any) -> bool:
-    """Whether a variable is the state of a random generator."""
-    return KERAS_SEED in variable.name or variable.name.startswith("StateVar")

@@ -13,6 +13,7 @@ import tensorflow as tf
 from hvd_elastic_keras.common.errors import DataError
 from hvd_elastic_keras.keras_internals import dataset_parts
 from hvd_elastic_keras.keras_internals.dataset_parts import functions_of
+from hvd_elastic_keras.keras_internals.dataset_variables import KERAS_SEED
 from hvd_elastic_keras.keras_internals.tensorflow_names import is_op_determinism_enabled
 from hvd_elastic_keras.keras_internals.traced_graphs import nodes_of
 
@@ -28,8 +29,6 @@ SEEDED_OPS = frozenset(
 GENERATOR_OPS = frozenset({"RngReadAndSkip", "RngSkip"})
 """Operations of `tf.random.Generator`, whose state outlives an iterator."""
 ASSIGNMENTS = frozenset({"AssignVariableOp", "AssignAddVariableOp"})
-KERAS_SEED = "seed_generator"
-"""A part of the names of the variables of `keras.random.SeedGenerator`."""
 STATELESS = (
     "draw from a seed of each element's own: tf.random.stateless_uniform(..., seed=[1, number]), "
     "tf.image.stateless_random_flip_left_right(..., seed=[1, number]), with its number from "

@@ -5,7 +5,7 @@ from __future__ import annotations
 import keras
 import tensorflow as tf
 
-from hvd_elastic_keras.data.sources.dataset_variables import variables_read
+from hvd_elastic_keras.keras_internals.dataset_variables import variables_read
 
 NUMBERS = tf.data.Dataset.range(8)
 

@@ -6,11 +6,17 @@ from collections.abc import Iterable
 
 import tensorflow as tf
 
-from hvd_elastic_keras.data.sources.element_draws import holds_seed
 from hvd_elastic_keras.keras_internals.dataset_parts import functions_of, parts_of
 from hvd_elastic_keras.keras_internals.traced_graphs import nodes_of
 
 ASSIGNS = ("Assign", "Scatter", "ResourceScatter")
+KERAS_SEED = "seed_generator"
+"""A part of the names of the variables of `keras.random.SeedGenerator`."""
+
+
+def holds_seed(variable: tf.Variable) -> bool:
+    """Whether a variable is the state of a random generator."""
+    return KERAS_SEED in variable.name or variable.name.startswith("StateVar")
 
 
 def variables_read(data: Iterable[object]) -> list[tf.Variable]:
