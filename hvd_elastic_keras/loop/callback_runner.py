@@ -27,6 +27,7 @@ from hvd_elastic_keras.keras_internals.file_writers import RepeatedRecords
 from hvd_elastic_keras.loop.root_callback import RootCallback
 from hvd_elastic_keras.observe.notices import notices
 from hvd_elastic_keras.state import callback_state, one_writer
+from hvd_elastic_keras.state.callback_state import OWN_VARIABLES
 
 log = logging.getLogger(__name__)
 
@@ -45,6 +46,10 @@ WRITTEN_TO = {
     keras.callbacks.BackupAndRestore: "backup_dir",
 }
 """The attributes in which callbacks hold the path that they write to."""
+NOT_MADE = (
+    "{} has not made {} when it takes over the values of other workers, or of a checkpoint. Make "
+    "models, metrics and variables in __init__ or on_train_begin of a callback."
+)
 ANEW = "the state has nothing for the callbacks {}, which begin anew"
 EVALUATES = {"on_test_begin": True, "on_test_end": False}
 BEFORE_BATCH = ("on_train_batch_begin", "on_batch_begin")
@@ -101,6 +106,8 @@ class CallbackRunner:
         self._written_again: list[RepeatedRecords] = []
         self._steps_of_take_over = 0
         self._has_stepped = False
+        self._unset: dict[keras.callbacks.Callback, dict[str, Any]] = {}
+        """Values from a checkpoint for variables that callbacks make in `on_train_begin`."""
         self._named: set[str] = set()
         """Attributes that people have been told cannot be sent."""
         if params is not None:
@@ -163,9 +170,10 @@ class CallbackRunner:
             callback.on_train_begin({})
         elif not isinstance(callback, WRITERS):
             # `on_train_begin` resets the attributes, which may come from a checkpoint.
-            remembered = callback_state.attributes(callback)
+            remembered = callback_state.attributes(callback, self._model)
             callback.on_train_begin({})
-            callback_state.set_attributes(callback, remembered)
+            callback_state.set_attributes(callback, remembered, self._model)
+            self._take(callback, self._unset.pop(callback, {}))
         else:
             self._take_over(callback, epochs_begun)
 
@@ -274,7 +282,8 @@ class CallbackRunner:
         callbacks began.
         """
         attributes = [
-            {} if isinstance(c, WRITERS) else callback_state.attributes(c) for c in self._callbacks
+            {} if isinstance(c, WRITERS) else callback_state.attributes(c, self._model)
+            for c in self._callbacks
         ]
         self._name_late(attributes)
         counts = dict(self._counts)
@@ -336,11 +345,21 @@ class CallbackRunner:
         for callback, kind in zip(self._callbacks, own, strict=True):
             found = next((i for i, (name, _) in enumerate(left) if name == kind), None)
             if found is not None:
-                callback_state.set_attributes(callback, left.pop(found)[1])
+                self._take(callback, left.pop(found)[1])
             elif not isinstance(callback, WRITERS):
                 anew.append(kind)
         if anew:
             notices.tell(f"warning: {ANEW.format(', '.join(anew))}")
+
+    def _take(self, callback: keras.callbacks.Callback, attributes: dict[str, Any]) -> None:
+        left = callback_state.set_attributes(callback, attributes, self._model)
+        if not left:
+            return
+        if self._callbacks.index(callback) in self._begun:
+            told = NOT_MADE.format(type(callback).__name__, ", ".join(left))
+            notices.tell(f"warning: {told}")
+        else:
+            self._unset[callback] = {OWN_VARIABLES: attributes[OWN_VARIABLES]}
 
     def _active(self, callback: keras.callbacks.Callback) -> bool:
         return self._rank == 0 or not isinstance(callback, WRITERS)

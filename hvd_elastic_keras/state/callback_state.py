@@ -15,7 +15,7 @@ import sys
 import tempfile
 import threading
 import types
-from collections.abc import Container, Iterable, Iterator
+from collections.abc import Container, Iterable, Iterator, Mapping
 from concurrent import futures
 from typing import Any, Protocol, runtime_checkable
 
@@ -26,13 +26,15 @@ import tensorflow as tf
 
 from hvd_elastic_keras.common.errors import ConfigurationError
 from hvd_elastic_keras.settings import env
-from hvd_elastic_keras.state import dataclass_values, json_codec
+from hvd_elastic_keras.state import callback_variables, dataclass_values, json_codec
 
 log = logging.getLogger(__name__)
 
 NOT_STATE = frozenset({"_model", "model", "params", "validation_data"})
 OWN_STATE = "__get_state__"
 """Name under which the result of a callback's `get_state` is sent."""
+OWN_VARIABLES = "__variables__"
+"""Name under which the variables that a callback holds are sent."""
 KERAS = "keras."
 CONTAINERS = (dict, list, tuple, set, frozenset, collections.deque)
 NEVER_STATE = (
@@ -42,8 +44,8 @@ NEVER_STATE = (
     *(keras.Loss, keras.Initializer, keras.Regularizer, keras.DTypePolicy),
     keras.optimizers.schedules.LearningRateSchedule,
     # Objects that are the same on all workers, or have a synchronisation of their own.
-    *(keras.Model, keras.Layer, keras.Optimizer, keras.callbacks.Callback),
-    *(tf.data.Dataset, tf.data.Iterator, keras.utils.PyDataset, tf.DType, tf.TensorSpec),
+    *(keras.callbacks.Callback, keras.utils.PyDataset, tf.data.Dataset, tf.data.Iterator),
+    *(tf.DType, tf.TensorSpec),
     *(argparse.Namespace, ml_collections.ConfigDict),
     # Objects that belong to one process.
     *(logging.Logger, logging.Handler, logging.LoggerAdapter, io.IOBase, types.TracebackType),
@@ -66,8 +68,13 @@ class Stateful(Protocol):
         """Takes over a result of `get_state` on another worker."""
 
 
-def attributes(callback: keras.callbacks.Callback) -> dict[str, Any]:
+def attributes(
+    callback: keras.callbacks.Callback, model: keras.Model | None = None
+) -> dict[str, Any]:
     """Returns the state of a callback as JSON and bytes, as far as it can be encoded.
+
+    Args:
+      model: the trained model, whose variables are sent anyway.
 
     Raises:
       ConfigurationError: `get_state` of the callback returns a value that cannot be encoded.
@@ -77,6 +84,9 @@ def attributes(callback: keras.callbacks.Callback) -> dict[str, Any]:
         if name not in NOT_STATE and not _is_own_path(value):
             with contextlib.suppress(json_codec.NotEncodableError):
                 encoded[name] = json_codec.encode(value)
+    if variables := _variables_in(callback, model):
+        values = {place: [v.numpy() for v in held] for place, held in variables.items()}
+        encoded[OWN_VARIABLES] = json_codec.encode(values)
     if isinstance(callback, Stateful):
         try:
             encoded[OWN_STATE] = json_codec.encode(callback.get_state())
@@ -89,22 +99,40 @@ def attributes(callback: keras.callbacks.Callback) -> dict[str, Any]:
     return encoded
 
 
-def set_attributes(callback: keras.callbacks.Callback, encoded: dict[str, Any]) -> None:
+def set_attributes(
+    callback: keras.callbacks.Callback,
+    encoded: Mapping[str, Any],
+    model: keras.Model | None = None,
+) -> dict[str, Any]:
     """Takes over the result of `attributes` for the same callback on another worker.
 
     If the class of a value is not loaded here, the attribute keeps its value and is named in the
     log.
+
+    Returns:
+      Values of variables that the callback has not made yet, by the places of their holders.
     """
+    left: dict[str, Any] = {}
     for name, value in encoded.items():
-        if name == OWN_STATE:
+        if name == OWN_VARIABLES:
+            present = _variables_in(callback, model)
+            left = callback_variables.assign(present, json_codec.decode(value))
+        elif name == OWN_STATE:
             callback.set_state(json_codec.decode(value))
-            continue
-        if name in vars(callback) and _is_the_same(getattr(callback, name), value):
-            continue  # code may compare objects by identity, such as a marker
-        try:
-            setattr(callback, name, json_codec.decode(value))
-        except dataclass_values.UnknownClassError as error:
-            log.warning("%s.%s is not taken over: %s", type(callback).__name__, name, error)
+        elif not (name in vars(callback) and _is_the_same(getattr(callback, name), value)):
+            # An equal value stays: code may compare objects by identity, such as a marker.
+            try:
+                setattr(callback, name, json_codec.decode(value))
+            except dataclass_values.UnknownClassError as error:
+                log.warning("%s.%s is not taken over: %s", type(callback).__name__, name, error)
+    return left
+
+
+def _variables_in(
+    callback: keras.callbacks.Callback, model: keras.Model | None
+) -> callback_variables.Found:
+    own = {name: value for name, value in vars(callback).items() if name not in NOT_STATE}
+    return callback_variables.variables_in(own, model)
 
 
 def _is_the_same(present: Any, encoded: Any) -> bool:
@@ -191,6 +219,7 @@ def _is_no_state(value: Any, known: set[int]) -> bool:
     kind = type(value).__module__
     return (
         isinstance(value, NEVER_STATE)
+        or callback_variables.is_carried(value)
         or id(value) in known
         or hasattr(value, "get_concrete_function")
         # An object of Python's own modules in C, such as `csv.writer`, a lock or a socket.
