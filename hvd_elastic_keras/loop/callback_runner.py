@@ -14,22 +14,17 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import io
-import logging
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from typing import Any
 
 import keras
 
-from hvd_elastic_keras.common.errors import ConfigurationError
 from hvd_elastic_keras.keras_internals import early_optimizers, file_writers
 from hvd_elastic_keras.keras_internals.file_writers import RepeatedRecords
 from hvd_elastic_keras.loop.root_callback import RootCallback
-from hvd_elastic_keras.observe.notices import notices
-from hvd_elastic_keras.state import callback_state, one_writer
-from hvd_elastic_keras.state.callback_state import OWN_VARIABLES
-
-log = logging.getLogger(__name__)
+from hvd_elastic_keras.state import one_writer
+from hvd_elastic_keras.state.callback_memory import CallbackMemory
 
 WRITERS = (
     keras.callbacks.CSVLogger,
@@ -46,11 +41,6 @@ WRITTEN_TO = {
     keras.callbacks.BackupAndRestore: "backup_dir",
 }
 """The attributes in which callbacks hold the path that they write to."""
-NOT_MADE = (
-    "{} has not made {} when it takes over the values of other workers, or of a checkpoint. Make "
-    "models, metrics and variables in __init__ or on_train_begin of a callback."
-)
-ANEW = "the state has nothing for the callbacks {}, which begin anew"
 EVALUATES = {"on_test_begin": True, "on_test_end": False}
 BEFORE_BATCH = ("on_train_batch_begin", "on_batch_begin")
 BEFORE_STEP = ("on_epoch_begin", *BEFORE_BATCH)
@@ -106,10 +96,7 @@ class CallbackRunner:
         self._written_again: list[RepeatedRecords] = []
         self._steps_of_take_over = 0
         self._has_stepped = False
-        self._unset: dict[keras.callbacks.Callback, dict[str, Any]] = {}
-        """Values from a checkpoint for variables that callbacks make in `on_train_begin`."""
-        self._named: set[str] = set()
-        """Attributes that people have been told cannot be sent."""
+        self._memory = CallbackMemory(self._callbacks, model, WRITERS)
         if params is not None:
             for callback in self._callbacks:
                 callback.set_model(model)
@@ -163,17 +150,11 @@ class CallbackRunner:
         if epochs_begun is not None:
             self._note_step()
         if is_first:
-            self._named |= self._find_lost().keys()
+            self._memory.name_what_is_lost()
 
     def _begin(self, callback: keras.callbacks.Callback, epochs_begun: int | None) -> None:
-        if epochs_begun is None:
-            callback.on_train_begin({})
-        elif not isinstance(callback, WRITERS):
-            # `on_train_begin` resets the attributes, which may come from a checkpoint.
-            remembered = callback_state.attributes(callback, self._model)
-            callback.on_train_begin({})
-            callback_state.set_attributes(callback, remembered, self._model)
-            self._take(callback, self._unset.pop(callback, {}))
+        if epochs_begun is None or not isinstance(callback, WRITERS):
+            self._memory.begin(callback, goes_on=epochs_begun is not None)
         else:
             self._take_over(callback, epochs_begun)
 
@@ -276,55 +257,19 @@ class CallbackRunner:
             self._recent = list(before._recent)
 
     def state(self) -> dict[str, Any]:
-        """Returns the memory of the callbacks, as far as it can be sent to another worker.
-
-        An attribute that cannot be sent is named once in the log, unless that was known when the
-        callbacks began.
-        """
-        attributes = [
-            {} if isinstance(c, WRITERS) else callback_state.attributes(c, self._model)
-            for c in self._callbacks
-        ]
-        self._name_late(attributes)
+        """Returns the memory of the callbacks, as far as it can be sent to another worker."""
         counts = dict(self._counts)
-        return {
-            "counts": counts,
-            "evaluates": self._evaluates,
-            "attributes": attributes,
-            "kinds": self._kinds(),
-            "named": sorted(self._named),
-        }
+        return {"counts": counts, "evaluates": self._evaluates, **self._memory.state()}
 
     def unsendable_warning(self) -> str:
         """Returns a warning that names the attributes that cannot be sent to another worker.
 
         The warning is empty if there are none.
         """
-        return callback_state.warning_of(self._find_lost())
-
-    def _find_lost(self, encoded: Sequence[dict[str, Any]] = ()) -> dict[str, str]:
-        known = encoded or [{} for _ in self._callbacks]
-        pairs = zip(self._callbacks, known, strict=True)
-        shared = [(c, sent) for c, sent in pairs if not isinstance(c, WRITERS)]
-        callbacks = [c for c, _ in shared]
-        return callback_state.unsendable_warning(
-            callbacks, self._model, [sent for _, sent in shared]
-        )
-
-    def _name_late(self, attributes: list[dict[str, Any]]) -> None:
-        lost = self._find_lost(attributes)
-        late = {name: kind for name, kind in lost.items() if name not in self._named}
-        if late:
-            self._named |= late.keys()
-            log.warning("%s", callback_state.warning_of(late))
-
-    def _kinds(self) -> list[str]:
-        return [type(callback).__name__ for callback in self._callbacks]
+        return self._memory.unsendable_warning()
 
     def restore(self, state: dict[str, Any]) -> None:
         """Takes over the state of the root's callbacks.
-
-        Callbacks that the root, or the run that wrote a checkpoint, did not have keep their own.
 
         Raises:
           ConfigurationError: it cannot be told which state belongs to which callback.
@@ -332,34 +277,7 @@ class CallbackRunner:
         self._counts = dict(state["counts"])
         self._recent.clear()  # the root has made these calls, or did so before it sent its state
         self._evaluates = state["evaluates"]
-        self._named |= set(state["named"])
-        own, saved = self._kinds(), state["attributes"]
-        kinds = state.get("kinds", own)  # earlier releases did not name them
-        if len(kinds) != len(saved):
-            raise ConfigurationError(
-                f"An earlier release has written a state of {len(saved)} callbacks, but now there "
-                f"are {len(own)}: {', '.join(own)}. Use the same callbacks, or another job_dir."
-            )
-        left = list(zip(kinds, saved, strict=True))
-        anew = []
-        for callback, kind in zip(self._callbacks, own, strict=True):
-            found = next((i for i, (name, _) in enumerate(left) if name == kind), None)
-            if found is not None:
-                self._take(callback, left.pop(found)[1])
-            elif not isinstance(callback, WRITERS):
-                anew.append(kind)
-        if anew:
-            notices.tell(f"warning: {ANEW.format(', '.join(anew))}")
-
-    def _take(self, callback: keras.callbacks.Callback, attributes: dict[str, Any]) -> None:
-        left = callback_state.set_attributes(callback, attributes, self._model)
-        if not left:
-            return
-        if self._callbacks.index(callback) in self._begun:
-            told = NOT_MADE.format(type(callback).__name__, ", ".join(left))
-            notices.tell(f"warning: {told}")
-        else:
-            self._unset[callback] = {OWN_VARIABLES: attributes[OWN_VARIABLES]}
+        self._memory.restore(state)
 
     def _active(self, callback: keras.callbacks.Callback) -> bool:
         return self._rank == 0 or not isinstance(callback, WRITERS)

@@ -1,0 +1,141 @@
+"""The memory of all callbacks of a training, as it goes to newcomers and into checkpoints."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from typing import Any
+
+import keras
+
+from hvd_elastic_keras.common.errors import ConfigurationError
+from hvd_elastic_keras.observe.notices import notices
+from hvd_elastic_keras.state import callback_state
+
+log = logging.getLogger(__name__)
+
+ANEW = "the state has nothing for the callbacks {}, which begin anew"
+NOT_MADE = (
+    "{} has not made {} when it takes over the values of other workers, or of a checkpoint. Make "
+    "models, metrics and variables in __init__ or on_train_begin of a callback."
+)
+
+
+class CallbackMemory:
+    """What callbacks remember, by their kinds.
+
+    Args:
+      callbacks: all callbacks, in the order of their calls.
+      model: the model that is trained.
+      on_root_only: kinds of callbacks that run on rank 0 only. Their memory is not sent.
+    """
+
+    def __init__(
+        self,
+        callbacks: Sequence[keras.callbacks.Callback],
+        model: keras.Model,
+        on_root_only: tuple[type, ...],
+    ) -> None:
+        self._callbacks = callbacks
+        self._model = model
+        self._on_root_only = on_root_only
+        self._begun: set[int] = set()
+        self._early: dict[int, dict[str, Any]] = {}
+        """Values from a checkpoint for variables that callbacks make in `on_train_begin`."""
+        self._named: set[str] = set()
+        """Attributes that people have been told cannot be sent."""
+
+    def begin(self, callback: keras.callbacks.Callback, *, goes_on: bool) -> None:
+        """Calls `on_train_begin` of a callback that is sent.
+
+        Args:
+          goes_on: whether the training has begun. The callback then keeps its attributes, which
+            may come from a checkpoint.
+        """
+        self._begun.add(id(callback))
+        remembered = callback_state.attributes(callback, self._model) if goes_on else {}
+        callback.on_train_begin({})
+        self._take(callback, remembered)
+        self._take(callback, self._early.pop(id(callback), {}))
+
+    def name_what_is_lost(self) -> None:
+        """Notes which attributes cannot be sent. People are told of these before the first step."""
+        self._named |= self._find_lost().keys()
+
+    def unsendable_warning(self) -> str:
+        """Returns a warning that names the attributes that cannot be sent to another worker.
+
+        The warning is empty if there are none.
+        """
+        return callback_state.warning_of(self._find_lost())
+
+    def state(self) -> dict[str, Any]:
+        """Returns the memory of the callbacks, as far as it can be sent to another worker.
+
+        An attribute that cannot be sent is named once in the log, unless that was known when the
+        callbacks began.
+        """
+        attributes = [
+            callback_state.attributes(c, self._model) if self._is_sent(c) else {}
+            for c in self._callbacks
+        ]
+        self._name_late(attributes)
+        return {"attributes": attributes, "kinds": self._kinds(), "named": sorted(self._named)}
+
+    def restore(self, state: dict[str, Any]) -> None:
+        """Takes over a result of `state` of another worker, or from a checkpoint.
+
+        Callbacks that the root, or the run that wrote the checkpoint, did not have keep their own.
+
+        Raises:
+          ConfigurationError: it cannot be told which state belongs to which callback.
+        """
+        self._named |= set(state["named"])
+        own, saved = self._kinds(), state["attributes"]
+        kinds = state.get("kinds", own)  # earlier releases did not name them
+        if len(kinds) != len(saved):
+            raise ConfigurationError(
+                f"An earlier release has written a state of {len(saved)} callbacks, but now there "
+                f"are {len(own)}: {', '.join(own)}. Use the same callbacks, or another job_dir."
+            )
+        left = list(zip(kinds, saved, strict=True))
+        anew = []
+        for callback, kind in zip(self._callbacks, own, strict=True):
+            found = next((i for i, (name, _) in enumerate(left) if name == kind), None)
+            if found is not None:
+                self._take(callback, left.pop(found)[1])
+            elif self._is_sent(callback):
+                anew.append(kind)
+        if anew:
+            notices.tell(f"warning: {ANEW.format(', '.join(anew))}")
+
+    def _take(self, callback: keras.callbacks.Callback, attributes: dict[str, Any]) -> None:
+        left = callback_state.set_attributes(callback, attributes, self._model)
+        if left and id(callback) in self._begun:
+            told = NOT_MADE.format(type(callback).__name__, ", ".join(left))
+            notices.tell(f"warning: {told}")
+        elif left:
+            name = callback_state.OWN_VARIABLES
+            self._early[id(callback)] = {name: attributes[name]}
+
+    def _is_sent(self, callback: keras.callbacks.Callback) -> bool:
+        return not isinstance(callback, self._on_root_only)
+
+    def _kinds(self) -> list[str]:
+        return [type(callback).__name__ for callback in self._callbacks]
+
+    def _find_lost(self, encoded: Sequence[dict[str, Any]] = ()) -> dict[str, str]:
+        known = encoded or [{} for _ in self._callbacks]
+        pairs = zip(self._callbacks, known, strict=True)
+        shared = [(c, sent) for c, sent in pairs if self._is_sent(c)]
+        callbacks = [c for c, _ in shared]
+        return callback_state.unsendable_warning(
+            callbacks, self._model, [sent for _, sent in shared]
+        )
+
+    def _name_late(self, attributes: list[dict[str, Any]]) -> None:
+        lost = self._find_lost(attributes)
+        late = {name: kind for name, kind in lost.items() if name not in self._named}
+        if late:
+            self._named |= late.keys()
+            log.warning("%s", callback_state.warning_of(late))
