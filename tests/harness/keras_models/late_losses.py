@@ -209,13 +209,13 @@ CASES = {
         lambda: regressor(layers.Dense(4), Switched()), ANNEALED
     ),
     "a callback raises the weight, a global variable, of a sum": Case(
-        lambda: regressor(loss=with_global_weight), ANNEALED, told="hold: beta:0. Workers"
+        lambda: regressor(loss=with_global_weight), ANNEALED
     ),
     "a loss is scaled by a global variable": Case(
-        lambda: regressor(loss=scaled_by_global), arrays(X, TARGETS), told="hold: scale:0. Workers"
+        lambda: regressor(loss=scaled_by_global), arrays(X, TARGETS)
     ),
     "a callback raises the weight of a sum in a Loss": Case(
-        lambda: regressor(loss=HeldByLoss()), ANNEALED, told="hold: beta_of_loss:0. Workers"
+        lambda: regressor(loss=HeldByLoss()), ANNEALED
     ),
     "a callback raises the weight of a loss across examples": Case(
         lambda: regressor(layers.Dense(4), Annealed(total=ops.max)),
