@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import keras
 
 from hvd_elastic_keras.common.errors import ConfigurationError
 from hvd_elastic_keras.observe.notices import notices
-from hvd_elastic_keras.state import callback_state
+from hvd_elastic_keras.state import callback_globals, callback_state, callback_variables, json_codec
+from hvd_elastic_keras.state.callback_globals import Outside
+from hvd_elastic_keras.state.packing import Tree
 
 log = logging.getLogger(__name__)
 
@@ -44,6 +46,7 @@ class CallbackMemory:
         """Values from a checkpoint for variables that callbacks make in `on_train_begin`."""
         self._named: set[str] = set()
         """Attributes that people have been told cannot be sent."""
+        self._outside_before = callback_globals.encoded(self._outside())
 
     def begin(self, callback: keras.callbacks.Callback, *, goes_on: bool) -> None:
         """Calls `on_train_begin` of a callback that is sent.
@@ -53,10 +56,16 @@ class CallbackMemory:
             may come from a checkpoint.
         """
         self._begun.add(id(callback))
-        remembered = callback_state.attributes(callback, self._model) if goes_on else {}
+        if not goes_on:
+            callback.on_train_begin({})
+            return
+        remembered = callback_state.attributes(callback, self._model)
+        outside = callback_globals.outside_of(callback)
+        values = callback_globals.encoded(outside)
         callback.on_train_begin({})
         self._take(callback, remembered)
         self._take(callback, self._early.pop(id(callback), {}))
+        _set_outside(outside, values)
 
     def name_what_is_lost(self) -> None:
         """Notes which attributes cannot be sent. People are told of these before the first step."""
@@ -80,7 +89,16 @@ class CallbackMemory:
             for c in self._callbacks
         ]
         self._name_late(attributes)
-        return {"attributes": attributes, "kinds": self._kinds(), "named": sorted(self._named)}
+        outside = self._outside()
+        present = callback_globals.encoded(outside)
+        changed = {n: v for n, v in present.items() if self._outside_before.get(n) != v}
+        return {
+            "attributes": attributes,
+            "kinds": self._kinds(),
+            "named": sorted(self._named),
+            "outside": changed,
+            "outside_variables": callback_variables.encoded(self._outside_variables(outside)),
+        }
 
     def restore(self, state: dict[str, Any]) -> None:
         """Takes over a result of `state` of another worker, or from a checkpoint.
@@ -91,6 +109,13 @@ class CallbackMemory:
           ConfigurationError: it cannot be told which state belongs to which callback.
         """
         self._named |= set(state["named"])
+        outside = self._outside()
+        _set_outside(outside, state.get("outside", {}))
+        left = callback_variables.assign(
+            self._outside_variables(outside), state.get("outside_variables", {})
+        )
+        if left:
+            self._tell_not_made("the script", left)
         own, saved = self._kinds(), state["attributes"]
         kinds = state.get("kinds", own)  # earlier releases did not name them
         if len(kinds) != len(saved):
@@ -98,12 +123,12 @@ class CallbackMemory:
                 f"An earlier release has written a state of {len(saved)} callbacks, but now there "
                 f"are {len(own)}: {', '.join(own)}. Use the same callbacks, or another job_dir."
             )
-        left = list(zip(kinds, saved, strict=True))
+        others = list(zip(kinds, saved, strict=True))
         anew = []
         for callback, kind in zip(self._callbacks, own, strict=True):
-            found = next((i for i, (name, _) in enumerate(left) if name == kind), None)
+            found = next((i for i, (name, _) in enumerate(others) if name == kind), None)
             if found is not None:
-                self._take(callback, left.pop(found)[1])
+                self._take(callback, others.pop(found)[1])
             elif self._is_sent(callback):
                 anew.append(kind)
         if anew:
@@ -112,11 +137,24 @@ class CallbackMemory:
     def _take(self, callback: keras.callbacks.Callback, attributes: dict[str, Any]) -> None:
         left = callback_state.set_attributes(callback, attributes, self._model)
         if left and id(callback) in self._begun:
-            told = NOT_MADE.format(type(callback).__name__, ", ".join(left))
-            notices.tell(f"warning: {told}")
+            self._tell_not_made(type(callback).__name__, left)
         elif left:
             name = callback_state.OWN_VARIABLES
             self._early[id(callback)] = {name: attributes[name]}
+
+    def _tell_not_made(self, who: str, left: Iterable[str]) -> None:
+        notices.tell(f"warning: {NOT_MADE.format(who, ', '.join(left))}")
+
+    def _outside(self) -> dict[str, Outside]:
+        """Returns the places outside of callbacks that their code names."""
+        found: dict[str, Outside] = {}
+        for callback in filter(self._is_sent, self._callbacks):
+            found |= callback_globals.outside_of(callback)
+        return found
+
+    def _outside_variables(self, outside: dict[str, Outside]) -> callback_variables.Found:
+        values = {name: place.value for name, place in outside.items()}
+        return callback_variables.variables_in(values, self._model)
 
     def _is_sent(self, callback: keras.callbacks.Callback) -> bool:
         return not isinstance(callback, self._on_root_only)
@@ -139,3 +177,9 @@ class CallbackMemory:
         if late:
             self._named |= late.keys()
             log.warning("%s", callback_state.warning_of(late))
+
+
+def _set_outside(outside: dict[str, Outside], values: dict[str, Tree]) -> None:
+    for name, value in values.items():
+        if name in outside:
+            outside[name].set(json_codec.decode(value))

@@ -27,6 +27,7 @@ import tensorflow as tf
 from hvd_elastic_keras.common.errors import ConfigurationError
 from hvd_elastic_keras.settings import env
 from hvd_elastic_keras.state import callback_variables, dataclass_values, json_codec
+from hvd_elastic_keras.state.callback_globals import replace_content
 
 log = logging.getLogger(__name__)
 
@@ -85,8 +86,7 @@ def attributes(
             with contextlib.suppress(json_codec.NotEncodableError):
                 encoded[name] = json_codec.encode(value)
     if variables := _variables_in(callback, model):
-        values = {place: [v.numpy() for v in held] for place, held in variables.items()}
-        encoded[OWN_VARIABLES] = json_codec.encode(values)
+        encoded[OWN_VARIABLES] = callback_variables.encoded(variables)
     if isinstance(callback, Stateful):
         try:
             encoded[OWN_STATE] = json_codec.encode(callback.get_state())
@@ -116,16 +116,24 @@ def set_attributes(
     for name, value in encoded.items():
         if name == OWN_VARIABLES:
             present = _variables_in(callback, model)
-            left = callback_variables.assign(present, json_codec.decode(value))
+            left = callback_variables.assign(present, value)
         elif name == OWN_STATE:
             callback.set_state(json_codec.decode(value))
         elif not (name in vars(callback) and _is_the_same(getattr(callback, name), value)):
             # An equal value stays: code may compare objects by identity, such as a marker.
             try:
-                setattr(callback, name, json_codec.decode(value))
+                _set(callback, name, json_codec.decode(value))
             except dataclass_values.UnknownClassError as error:
                 log.warning("%s.%s is not taken over: %s", type(callback).__name__, name, error)
     return left
+
+
+def _set(callback: keras.callbacks.Callback, name: str, value: Any) -> None:
+    """Sets an attribute. A list stays the same object, unless another attribute is that, too."""
+    present = vars(callback).get(name)
+    is_shared = sum(other is present for other in vars(callback).values()) > 1
+    if is_shared or isinstance(value, np.ndarray) or not replace_content(present, value):
+        setattr(callback, name, value)
 
 
 def _variables_in(

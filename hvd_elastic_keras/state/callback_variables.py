@@ -19,6 +19,8 @@ from hvd_elastic_keras.keras_internals.model_variables import (
     unwrapped,
     variables_of,
 )
+from hvd_elastic_keras.state import json_codec
+from hvd_elastic_keras.state.packing import Tree
 
 GENERATORS = (keras.random.SeedGenerator, tf.random.Generator)
 HOLDERS = (keras.Model, keras.Layer, keras.Metric, keras.Optimizer, *GENERATORS)
@@ -57,14 +59,22 @@ def variables_in(attributes: Mapping[str, Any], model: keras.Model | None) -> Fo
     return found
 
 
-def assign(variables: Found, values: Mapping[str, list[Any]]) -> dict[str, list[Any]]:
+def encoded(variables: Found) -> Tree:
+    """Returns the present values as JSON and bytes."""
+    return json_codec.encode({p: [v.numpy() for v in held] for p, held in variables.items()})
+
+
+def assign(variables: Found, values: Tree) -> dict[str, list[Any]]:
     """Sets variables to the values of the same place on another worker.
+
+    Args:
+      values: a result of `encoded`.
 
     Returns:
       The values for which there are no variables, or others.
     """
     left = {}
-    for place, arrays in values.items():
+    for place, arrays in json_codec.decode(values).items():
         found = variables.get(place, [])
         if [tuple(v.shape) for v in found] != [array.shape for array in arrays]:
             left[place] = arrays

@@ -1,0 +1,123 @@
+"""Lists, counters and models that callbacks use from outside are the same on all workers.
+
+A worker runs the script in a process of its own. Here, `Script` stands for one such process.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import keras
+import numpy as np
+import pytest
+
+from hvd_elastic_keras.loop.callback_runner import CallbackRunner
+from hvd_elastic_keras.state import packing
+
+SOURCE = """
+import collections, keras, numpy as np
+losses, best, seen, recent = [], {"loss": 1e9}, set(), collections.deque(maxlen=2)
+scale, steps, settings, table = np.ones(2), 0, {"lr": 0.5}, np.zeros(1 << 20)
+average = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])
+draws = np.random.default_rng(3)
+count = keras.metrics.Sum()
+
+def note(loss):
+    losses.append(loss)
+    best.update(loss=min(loss, best["loss"]))
+
+def on_epoch_end(epoch, logs):
+    global steps
+    note(logs["loss"])
+    seen.add(epoch)
+    recent.append(logs["loss"])
+    scale[epoch % 2] += 1
+    steps += settings["lr"] * 10
+    drawn = draws.random() + table[0]
+    count.update_state([steps])
+    average.set_weights([w + 1 for w in average.get_weights()])
+
+def counted():
+    calls = 0
+    def count_calls(batch, logs):
+        nonlocal calls
+        calls += len([loss for loss in losses if loss < best["loss"] + 1])
+        kept.append(calls)
+    kept = []
+    return count_calls, kept
+
+count_calls, kept = counted()
+callback = keras.callbacks.LambdaCallback(on_epoch_end=on_epoch_end, on_train_batch_end=count_calls)
+"""
+
+
+class Script:
+    """A worker's process that runs the script."""
+
+    def __init__(self, folder: Any) -> None:
+        self.names: dict[str, Any] = {"__name__": "__main__"}
+        exec(compile(SOURCE, f"{folder}/script.py", "exec"), self.names)  # noqa: S102
+        model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])
+        self.runner = CallbackRunner([self.names["callback"]], model, params={})
+
+    def __getattr__(self, name: str) -> Any:
+        return self.names[name]
+
+    def train(self, epochs: range) -> None:
+        for epoch in epochs:
+            self.runner.call("on_train_batch_end", 0, {})
+            self.runner.call("on_epoch_end", epoch, {"loss": 1.0 / (epoch + 1)})
+
+    @property
+    def state(self) -> dict[str, Any]:
+        return packing.unpack(packing.pack(self.runner.state()))  # type: ignore[no-any-return]
+
+
+@pytest.fixture
+def trained(tmp_path: Any) -> Script:
+    root = Script(tmp_path)
+    root.runner.enter_round(0, None)
+    root.train(range(3))
+    return root
+
+
+def assert_same(one: Script, other: Script) -> None:
+    for name in ("losses", "best", "seen", "recent", "steps", "kept"):
+        assert getattr(one, name) == getattr(other, name), name
+    np.testing.assert_array_equal(one.scale, other.scale)
+    assert one.draws.bit_generator.state == other.draws.bit_generator.state
+    assert one.count.result() == other.count.result()
+    for left, right in zip(one.average.get_weights(), other.average.get_weights(), strict=True):
+        np.testing.assert_array_equal(left, right)
+
+
+def test_a_newcomer_goes_on_as_the_others_do(trained: Script, tmp_path: Any) -> None:
+    newcomer = Script(tmp_path)
+    newcomer.runner.enter_round(1, 2)
+    held = newcomer.losses
+    newcomer.runner.restore(trained.state)
+    assert newcomer.losses is held, "another object may hold it, too"
+    assert_same(trained, newcomer)
+    for script in (trained, newcomer):
+        script.train(range(3, 6))
+    assert len(newcomer.losses) == 6
+    assert_same(trained, newcomer)
+
+
+def test_a_job_that_continues_has_the_values_of_its_checkpoint(
+    trained: Script, tmp_path: Any
+) -> None:
+    resumed = Script(tmp_path)
+    resumed.runner.restore(trained.state)
+    resumed.runner.enter_round(0, 3)
+    assert_same(trained, resumed)
+    joined = Script(tmp_path)
+    joined.runner.enter_round(1, 3)
+    joined.runner.restore(resumed.state)
+    assert_same(trained, joined)
+
+
+def test_only_what_has_changed_is_sent(trained: Script) -> None:
+    sent = trained.state["outside"]
+    assert {"__main__.losses", "__main__.steps", "counted.<locals>.count_calls.calls"} <= {*sent}
+    assert not {"__main__.settings", "__main__.table", "__main__.note"} & {*sent}
