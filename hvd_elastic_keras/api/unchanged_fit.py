@@ -45,7 +45,7 @@ def install() -> None:
     # A script that uses names of this package, such as `root_only`, says by itself who writes.
     for once in (
         keras_saving.install_for_libraries,
-        keras_saving.install_for_removals,
+        keras_saving.install_for_directories,
         tensorflow_summaries.install,
     ):
         once(lambda: not hvd_elastic_keras.names_looked_up)

@@ -34,6 +34,7 @@ _OF_FRAME = re.compile(r" |[\^~]+$")
 _NOT_USERS = (
     "/site-packages/",
     "/lib/python3",
+    "<frozen ",  # modules of Python's own
     "__autograph_generated_file",
     f"{Path(__file__).parents[1]}/",
 )

@@ -186,7 +186,7 @@ def lines(entry: events.Entry, change: Change | None) -> list[str]:
         case events.CheckpointLoaded():
             return [f"training goes on from the checkpoint of step {entry.step}"]
         case events.WorkerRefused():
-            return [f"{entry.worker_id} ends the job: {entry.message}"]
+            return [f"{entry.worker_id} cannot take part: {entry.message}"]
         case events.JobStopping():
             return [f"the job is asked to stop: {entry.reason}"]
         case events.JobFinished():

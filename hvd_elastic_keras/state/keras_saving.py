@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import os
 import shutil
 import sys
 from collections.abc import Callable
@@ -49,6 +50,8 @@ LIBRARIES = {
 """By module: class (or none), function, and the name of the parameter that is the path."""
 FILES = (".keras", ".h5", ".hdf5")
 """Suffixes of paths that Keras writes as one file, unless it is told to do otherwise."""
+UNFINISHED = ".saving."
+"""Begins the names of files that are not yet in their place."""
 Save = Callable[..., Any]
 
 
@@ -88,30 +91,53 @@ def install_for_libraries(applies: Callable[[], bool]) -> None:
         patches.after_import([module_name], functools.partial(change, module_name))
 
 
-def install_for_removals(applies: Callable[[], bool]) -> None:
-    """Has one worker remove what the script removes with `shutil.rmtree`, once for the whole job.
+def install_for_directories(applies: Callable[[], bool]) -> None:
+    """Has one worker remove and make the directories of a script, once for the whole job.
 
-    A worker that is started later runs the script from its beginning. It would remove what the
-    running training has written.
+    This is for what the script's own code does with `shutil.rmtree`, `os.mkdir`, `os.makedirs` and
+    `Path.mkdir`. Another worker would find a directory that it is to make. A worker that is started
+    later runs the script from its beginning, and would remove what the training has written.
 
     Args:
-      applies: says at each call whether one worker shall remove for all.
+      applies: says at each call whether one worker shall act for all.
     """
-    original = shutil.rmtree
+    _replace_everywhere(shutil.rmtree, _once_for_all(shutil.rmtree, applies, lambda path: None))
+    for make in (os.mkdir, os.makedirs):
+        _replace_everywhere(make, _once_for_all(make, applies, _make_directory))
+    patches.install(Path, "mkdir", _once_for_all(Path.mkdir, applies, _make_directory), WHY)
+
+
+def _make_directory(path: Any) -> None:
+    """Makes a directory that another worker has made, maybe on another machine."""
+    os.makedirs(path, exist_ok=True)
+
+
+def _once_for_all(
+    original: Save, applies: Callable[[], bool], follow: Callable[[Any], None]
+) -> Save:
+    """Returns a function that one worker calls for all.
+
+    Args:
+      follow: what the others do with the path after that.
+    """
+    name = original.__name__
     turns_of = one_writer.turns_in_this_process()
 
     @functools.wraps(original)
-    def rmtree(path: Any, *args: Any, **kwargs: Any) -> Any:
+    def once(path: Any, *args: Any, **kwargs: Any) -> Any:
         called_from = sys._getframe(1).f_code.co_filename
-        is_script = applies() and is_users_file(called_from)
+        may_exist = kwargs.get("exist_ok", False)  # all workers may make it
+        is_script = applies() and not may_exist and is_users_file(called_from)
         turns = turns_of() if is_script else None
         shared = None if turns is None else one_writer.shared_path(path)
         if turns is None or shared is None:
             return original(path, *args, **kwargs)
-        with turns.turn(f"rmtree {shared}", f"removing {shared}") as turn:
-            return original(path, *args, **kwargs) if turn.is_mine else None
+        with turns.turn(f"{name} {shared}", f"{name} of {shared}") as turn:
+            if turn.is_mine:
+                return original(path, *args, **kwargs)
+        return follow(path)
 
-    _replace_everywhere(original, rmtree)
+    return once
 
 
 def _replace_everywhere(original: Save, replacement: Save) -> None:
@@ -135,13 +161,17 @@ def _by_one_worker(
 
     @functools.wraps(original)
     def save(*args: Any, **kwargs: Any) -> Any:
-        turns = turns_of() if applies() else None
         try:
             arguments = signature.bind(*args, **kwargs)
         except TypeError:
-            turns = None  # the original says what is wrong
-        path = None if turns is None else one_writer.shared_path(arguments.arguments.get(path_name))
-        if turns is None or path is None:
+            return original(*args, **kwargs)  # it says what is wrong
+        path = one_writer.shared_path(arguments.arguments.get(path_name)) if applies() else None
+        if path is None:
+            return original(*args, **kwargs)
+        if one_writer.is_direct():  # a `ModelCheckpoint`, which other workers may read meanwhile
+            return _save(original, arguments, path)
+        turns = turns_of()
+        if turns is None:
             return original(*args, **kwargs)
         what = f"saving {path}"
         with turns.turn(path, what) as turn:
@@ -166,12 +196,13 @@ def _is_there(path: str) -> bool:
 
 def _save(original: Save, arguments: inspect.BoundArguments, path: str) -> Any:
     with one_writer.direct():
-        if not _is_one_file(path, arguments.arguments):
+        name = Path(path).name
+        if name.startswith(UNFINISHED) or not _is_one_file(path, arguments.arguments):
             return original(*arguments.args, **arguments.kwargs)
 
         # The name has no process number: if this worker is killed here, the worker that takes over
         # writes to the same file.
-        temporary = Path(path).with_name(f".saving.{Path(path).name}")
+        temporary = Path(path).with_name(UNFINISHED + name)
         arguments.arguments["filepath"] = str(temporary)
         try:
             result = original(*arguments.args, **arguments.kwargs)

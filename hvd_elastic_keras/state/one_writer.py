@@ -40,6 +40,11 @@ def direct() -> contextlib.AbstractContextManager[None]:
     return _direct.entered()
 
 
+def is_direct() -> bool:
+    """Whether the present thread is in a `with` block of `direct`."""
+    return _direct.are_entered
+
+
 def is_alone() -> bool:
     """Whether this process has no other workers beside it."""
     return env.worker_environment() is None and session_of_launcher() is None

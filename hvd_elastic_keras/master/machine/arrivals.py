@@ -11,6 +11,7 @@ from hvd_elastic_keras.master.machine.actions import Outcome
 from hvd_elastic_keras.master.machine.phases import Confirming, Entering, Running, Stall
 from hvd_elastic_keras.master.machine.reasons import lost_contact
 from hvd_elastic_keras.master.machine.rounds import break_round, confirm
+from hvd_elastic_keras.master.machine.slots import take_back
 from hvd_elastic_keras.master.machine.state import Worker, WorkerPhase
 from hvd_elastic_keras.master.machine.time_limits import note_movement
 from hvd_elastic_keras.master.machine.trainings import (
@@ -243,8 +244,21 @@ def _note_reading(t: Transition, position: protocol.InputPosition | None) -> Non
 
 
 def note_refusal(t: Transition, event: protocol.Refused) -> None:
-    """Ends the job: a worker ends because something is configured wrongly."""
-    if event.worker_id in t.workers and not t.stop:
-        note_step(t, t.workers[event.worker_id].training, event.step)
-        t.emit(events.WorkerRefused(worker_id=event.worker_id, message=event.message))
+    """Handles a worker that ends because something is configured wrongly.
+
+    A newcomer gives its slot back, and the workers that have trained go on. Otherwise, the job
+    ends: its other workers would find the same mistake.
+    """
+    worker = t.workers.get(event.worker_id)
+    if worker is None or t.stop:
+        return
+    t.emit(events.WorkerRefused(worker_id=event.worker_id, message=event.message))
+    others = [w for w in t.staying if w.worker_id != event.worker_id]
+    if event.step == 0 and any(w.training == t.training.number and w.step > 0 for w in others):
+        t.say(
+            f"{event.worker_id} cannot take part, and the others go on without it: {event.message}"
+        )
+        take_back(t, [event.worker_id], "its data or configuration are not those of the others")
+    else:
+        note_step(t, worker.training, event.step)
         end(t, Outcome.REFUSED, event.message)

@@ -56,7 +56,7 @@ class Script:
 
     def __init__(self, folder: Any) -> None:
         self.names: dict[str, Any] = {"__name__": "__main__"}
-        exec(compile(SOURCE, f"{folder}/script.py", "exec"), self.names)  # noqa: S102
+        exec(compile(SOURCE, f"{folder}/script.py", "exec"), self.names)
         model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])
         self.runner = CallbackRunner([self.names["callback"]], model, params={})
 

@@ -552,6 +552,24 @@ def test_a_refusal_ends_the_job_at_once_with_its_message() -> None:
     assert len(job.events("worker_refused")) == 1
 
 
+def test_a_newcomer_that_is_refused_gives_its_slot_back_and_the_others_go_on() -> None:
+    job = Job(3)
+    job.start()
+    job.heartbeat("w0", "w1", "w2", step=40)
+    job.kill("w1")
+    job.resume("w0", "w2", step=40)
+    job.ready("w3")
+    job.send(protocol.Refused(worker_id="w3", message="The first batch is not the same"))
+    job.fail("w3")
+    assert not job.state.ended
+    assert job.launches == ["w0", "w1", "w2", "w3"]
+    assert "w3 cannot take part, and the others go on without it: The first" in job.said[-1]
+    job.resume("w0", "w2", step=40)
+    job.heartbeat("w0", "w2", step=50)
+    assert job.state.rounds.running.members == ("w0", "w2")
+    assert not job.last("worker_exited")["failed"]
+
+
 def test_a_refusal_between_two_trainings_dismisses_who_waits_for_the_next(between: Job) -> None:
     between.ready("w0")
     between.send(protocol.Refused(worker_id="w1", message="epochs=0 was given"))

@@ -1,11 +1,12 @@
-"""What a script removes with `shutil.rmtree`, one worker removes, once for the whole job."""
+"""Directories that a script makes and removes are made and removed once for the whole job."""
 
 from __future__ import annotations
 
 import contextlib
+import os
 import shutil
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -32,17 +33,21 @@ class Desk:
 def desk(monkeypatch: pytest.MonkeyPatch) -> Iterator[Desk]:
     desk = Desk()
     monkeypatch.setattr(one_writer, "turns_of_worker", lambda: desk)
-    original, before = shutil.rmtree, len(patches.installed())
-    keras_saving.install_for_removals(lambda: True)
+    originals, before = functions(), len(patches.installed())
+    keras_saving.install_for_directories(lambda: True)
     yield desk
     while len(patches.installed()) > before:
         patches._installed.pop().undo()
-    assert shutil.rmtree is original
+    assert functions() == originals
+
+
+def functions() -> tuple[object, ...]:
+    return shutil.rmtree, os.mkdir, os.makedirs, Path.mkdir
 
 
 def test_a_worker_that_comes_later_removes_nothing(tmp_path: Path, desk: Desk) -> None:
     for desk.is_done in (False, True):
-        (tmp_path / "out").mkdir()
+        os.makedirs(tmp_path / "out", exist_ok=True)
         shutil.rmtree(tmp_path / "out", ignore_errors=True)
         assert (tmp_path / "out").exists() is desk.is_done
     assert desk.asked == [f"rmtree {tmp_path / 'out'}"] * 2
@@ -54,3 +59,22 @@ def test_what_libraries_remove_is_their_own_affair(tmp_path: Path, desk: Desk) -
         assert Path(own).exists()
     assert not Path(own).exists()
     assert desk.asked == []
+
+
+@pytest.mark.parametrize("name", ["os.mkdir", "os.makedirs", "Path.mkdir"])
+def test_a_directory_is_made_by_one_worker(name: str, tmp_path: Path, desk: Desk) -> None:
+    owner, _, function = name.partition(".")
+    make: Callable[[Path], None] = getattr({"os": os, "Path": Path}[owner], function)
+    target = tmp_path / "out"
+    make(target)
+    assert target.is_dir()
+    with pytest.raises(FileExistsError):
+        make(target)  # as plainly, if this worker is the one
+    desk.is_done = True
+    make(target)
+    target.rmdir()  # another machine does not see it
+    make(target)
+    assert target.is_dir()
+    assert len(desk.asked) == 4
+    os.makedirs(target, exist_ok=True)
+    assert len(desk.asked) == 4, "nobody has to be asked"
