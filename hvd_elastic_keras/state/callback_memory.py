@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Sequence
+from collections import Counter
+from collections.abc import Container, Iterable, Sequence
 from typing import Any
 
 import keras
@@ -11,7 +12,7 @@ import keras
 from hvd_elastic_keras.common.errors import ConfigurationError
 from hvd_elastic_keras.observe.notices import notices
 from hvd_elastic_keras.state import callback_globals, callback_state, callback_variables, json_codec
-from hvd_elastic_keras.state.callback_globals import Outside
+from hvd_elastic_keras.state.callback_globals import Place
 from hvd_elastic_keras.state.packing import Tree
 
 log = logging.getLogger(__name__)
@@ -60,23 +61,23 @@ class CallbackMemory:
             callback.on_train_begin({})
             return
         remembered = callback_state.attributes(callback, self._model)
-        outside = callback_globals.outside_of(callback)
+        outside = callback_globals.outside_of(callback, self._model)
         values = callback_globals.encoded(outside)
         callback.on_train_begin({})
         self._take(callback, remembered)
         self._take(callback, self._early.pop(id(callback), {}))
-        _set_outside(outside, values)
+        self._set_outside(outside, values)
 
     def name_what_is_lost(self) -> None:
         """Notes which attributes cannot be sent. People are told of these before the first step."""
-        self._named |= self._find_lost().keys()
+        self._named |= self._lost_now().keys()
 
     def unsendable_warning(self) -> str:
         """Returns a warning that names the attributes that cannot be sent to another worker.
 
         The warning is empty if there are none.
         """
-        return callback_state.warning_of(self._find_lost())
+        return callback_state.warning_of(self._lost_now())
 
     def state(self) -> dict[str, Any]:
         """Returns the memory of the callbacks, as far as it can be sent to another worker.
@@ -88,9 +89,9 @@ class CallbackMemory:
             callback_state.attributes(c, self._model) if self._is_sent(c) else {}
             for c in self._callbacks
         ]
-        self._name_late(attributes)
         outside = self._outside()
         present = callback_globals.encoded(outside)
+        self._name_late(self._find_lost(outside, present, attributes))
         changed = {n: v for n, v in present.items() if self._outside_before.get(n) != v}
         return {
             "attributes": attributes,
@@ -110,7 +111,7 @@ class CallbackMemory:
         """
         self._named |= set(state["named"])
         outside = self._outside()
-        _set_outside(outside, state.get("outside", {}))
+        self._set_outside(outside, state.get("outside", {}))
         left = callback_variables.assign(
             self._outside_variables(outside), state.get("outside_variables", {})
         )
@@ -145,16 +146,28 @@ class CallbackMemory:
     def _tell_not_made(self, who: str, left: Iterable[str]) -> None:
         notices.tell(f"warning: {NOT_MADE.format(who, ', '.join(left))}")
 
-    def _outside(self) -> dict[str, Outside]:
+    def _outside(self) -> dict[str, Place]:
         """Returns the places outside of callbacks that their code names."""
-        found: dict[str, Outside] = {}
-        for callback in filter(self._is_sent, self._callbacks):
-            found |= callback_globals.outside_of(callback)
+        found: dict[str, Place] = {}
+        kinds: Counter[str] = Counter()
+        for callback, kind in zip(self._callbacks, self._kinds(), strict=True):
+            kinds[kind] += 1
+            called = kind if kinds[kind] == 1 else f"{kind} {kinds[kind]}"
+            if self._is_sent(callback):
+                found |= callback_globals.outside_of(callback, self._model, called)
         return found
 
-    def _outside_variables(self, outside: dict[str, Outside]) -> callback_variables.Found:
+    def _outside_variables(self, outside: dict[str, Place]) -> callback_variables.Found:
         values = {name: place.value for name, place in outside.items()}
         return callback_variables.variables_in(values, self._model)
+
+    def _set_outside(self, outside: dict[str, Place], values: dict[str, Tree]) -> None:
+        for name, value in values.items():
+            if name in outside:
+                outside[name].set(json_codec.decode(value))
+            elif name.startswith(callback_globals.OF_MODEL):
+                attribute = name.removeprefix(callback_globals.OF_MODEL)
+                setattr(self._model, attribute, json_codec.decode(value))
 
     def _is_sent(self, callback: keras.callbacks.Callback) -> bool:
         return not isinstance(callback, self._on_root_only)
@@ -162,24 +175,22 @@ class CallbackMemory:
     def _kinds(self) -> list[str]:
         return [type(callback).__name__ for callback in self._callbacks]
 
-    def _find_lost(self, encoded: Sequence[dict[str, Any]] = ()) -> dict[str, str]:
-        known = encoded or [{} for _ in self._callbacks]
-        pairs = zip(self._callbacks, known, strict=True)
-        shared = [(c, sent) for c, sent in pairs if self._is_sent(c)]
-        callbacks = [c for c, _ in shared]
-        return callback_state.unsendable_warning(
-            callbacks, self._model, [sent for _, sent in shared]
-        )
+    def _lost_now(self) -> dict[str, str]:
+        outside = self._outside()
+        nothing: list[dict[str, Any]] = [{} for _ in self._callbacks]
+        return self._find_lost(outside, callback_globals.encoded(outside), nothing)
 
-    def _name_late(self, attributes: list[dict[str, Any]]) -> None:
-        lost = self._find_lost(attributes)
+    def _find_lost(
+        self, outside: dict[str, Place], sent: Container[str], encoded: list[dict[str, Any]]
+    ) -> dict[str, str]:
+        pairs = [c for c in zip(self._callbacks, encoded, strict=True) if self._is_sent(c[0])]
+        callbacks, attributes = [c for c, _ in pairs], [a for _, a in pairs]
+        lost = callback_state.unsendable_warning(callbacks, self._model, attributes)
+        lost |= callback_globals.iterators_in(outside)
+        return {n: k for n, k in lost.items() if not callback_globals.is_carried(n, outside, sent)}
+
+    def _name_late(self, lost: dict[str, str]) -> None:
         late = {name: kind for name, kind in lost.items() if name not in self._named}
         if late:
             self._named |= late.keys()
             log.warning("%s", callback_state.warning_of(late))
-
-
-def _set_outside(outside: dict[str, Outside], values: dict[str, Tree]) -> None:
-    for name, value in values.items():
-        if name in outside:
-            outside[name].set(json_codec.decode(value))

@@ -5,6 +5,9 @@ A worker runs the script in a process of its own. Here, `Script` stands for one 
 
 from __future__ import annotations
 
+import contextlib
+import itertools
+from collections.abc import Iterator
 from typing import Any
 
 import keras
@@ -46,6 +49,28 @@ def counted():
     kept = []
     return count_calls, kept
 
+class Meter:
+    def __init__(self):
+        self.total, self.unit = 0.0, "s"
+
+    def add(self, value):
+        self.total += value
+
+class Plateau(keras.callbacks.Callback):
+    calls = 0
+
+    def __init__(self):
+        super().__init__()
+        self.meter = Meter()
+
+    def on_epoch_end(self, epoch, logs):
+        Plateau.calls += 1
+        self.meter.add(logs["loss"])
+        self.model.wait += 1
+        self.model.notes.append(np.random.random())
+        self.model.best_weights = self.model.get_weights()
+
+plateau = Plateau()
 count_calls, kept = counted()
 callback = keras.callbacks.LambdaCallback(on_epoch_end=on_epoch_end, on_train_batch_end=count_calls)
 """
@@ -57,20 +82,40 @@ class Script:
     def __init__(self, folder: Any) -> None:
         self.names: dict[str, Any] = {"__name__": "__main__"}
         exec(compile(SOURCE, f"{folder}/script.py", "exec"), self.names)
-        model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])
-        self.runner = CallbackRunner([self.names["callback"]], model, params={})
+        keras.utils.set_random_seed(1)
+        self.model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])
+        self.model.wait, self.model.notes = 0, []
+        self.random = np.random.RandomState(5).get_state()
+        with self.own_random():
+            callbacks = [self.names["callback"], self.names["plateau"]]
+            self.runner = CallbackRunner(callbacks, self.model, params={})
 
     def __getattr__(self, name: str) -> Any:
         return self.names[name]
 
+    @contextlib.contextmanager
+    def own_random(self) -> Iterator[None]:
+        """Each process has generators of its own."""
+        before = np.random.get_state()
+        np.random.set_state(self.random)
+        yield
+        self.random = np.random.get_state()
+        np.random.set_state(before)
+
     def train(self, epochs: range) -> None:
-        for epoch in epochs:
-            self.runner.call("on_train_batch_end", 0, {})
-            self.runner.call("on_epoch_end", epoch, {"loss": 1.0 / (epoch + 1)})
+        with self.own_random():
+            for epoch in epochs:
+                self.runner.call("on_train_batch_end", 0, {})
+                self.runner.call("on_epoch_end", epoch, {"loss": 1.0 / (epoch + 1)})
+
+    def restore(self, state: dict[str, Any]) -> None:
+        with self.own_random():
+            self.runner.restore(state)
 
     @property
     def state(self) -> dict[str, Any]:
-        return packing.unpack(packing.pack(self.runner.state()))  # type: ignore[no-any-return]
+        with self.own_random():
+            return packing.unpack(packing.pack(self.runner.state()))  # type: ignore[no-any-return]
 
 
 @pytest.fixture
@@ -87,6 +132,12 @@ def assert_same(one: Script, other: Script) -> None:
     np.testing.assert_array_equal(one.scale, other.scale)
     assert one.draws.bit_generator.state == other.draws.bit_generator.state
     assert one.count.result() == other.count.result()
+    assert (one.Plateau.calls, one.plateau.meter.total) == (
+        other.Plateau.calls,
+        other.plateau.meter.total,
+    )
+    assert (one.model.wait, [*one.model.notes]) == (other.model.wait, [*other.model.notes])
+    np.testing.assert_array_equal(one.model.best_weights[0], other.model.best_weights[0])
     for left, right in zip(one.average.get_weights(), other.average.get_weights(), strict=True):
         np.testing.assert_array_equal(left, right)
 
@@ -95,7 +146,7 @@ def test_a_newcomer_goes_on_as_the_others_do(trained: Script, tmp_path: Any) -> 
     newcomer = Script(tmp_path)
     newcomer.runner.enter_round(1, 2)
     held = newcomer.losses
-    newcomer.runner.restore(trained.state)
+    newcomer.restore(trained.state)
     assert newcomer.losses is held, "another object may hold it, too"
     assert_same(trained, newcomer)
     for script in (trained, newcomer):
@@ -108,13 +159,25 @@ def test_a_job_that_continues_has_the_values_of_its_checkpoint(
     trained: Script, tmp_path: Any
 ) -> None:
     resumed = Script(tmp_path)
-    resumed.runner.restore(trained.state)
+    resumed.restore(trained.state)
     resumed.runner.enter_round(0, 3)
     assert_same(trained, resumed)
     joined = Script(tmp_path)
     joined.runner.enter_round(1, 3)
-    joined.runner.restore(resumed.state)
+    joined.restore(resumed.state)
     assert_same(trained, joined)
+
+
+def test_an_iterator_is_named_because_its_position_cannot_be_sent() -> None:
+    rates = itertools.cycle([0.1, 0.2])
+    schedule = keras.callbacks.LearningRateScheduler(lambda epoch: next(rates))
+    model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])
+    warning = CallbackRunner([schedule], model, params={}).unsendable_warning()
+    assert "rates (a cycle)" in warning
+
+
+def test_objects_whose_attributes_are_sent_are_not_named(tmp_path: Any) -> None:
+    assert Script(tmp_path).runner.unsendable_warning() == ""
 
 
 def test_only_what_has_changed_is_sent(trained: Script) -> None:
