@@ -239,6 +239,8 @@ class ElasticCallback(keras.callbacks.Callback):  # type: ignore[misc]  # Keras 
         model_building.check_fit(call.model)
         membership = rounds.membership
         alone = not membership.has_others
+        if not alone:
+            model_building.check_functions_are_compiled()
         seed = self._seed if self._seed is not None else random_seed()
         schedule = Schedule(
             epochs=call.epochs,

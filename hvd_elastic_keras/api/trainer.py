@@ -89,6 +89,8 @@ class Trainer:
         self._membership = Membership.of_process(session)  # from here on, errors show as one line
         release.check()
         model_building.check_compiled(model)
+        if self._membership.has_others:
+            model_building.check_functions_are_compiled()
         self.model = model
         self.config = config or TrainingConfig()
         self._options = env.run_options(self.config.asked)

@@ -76,6 +76,15 @@ def check_fit(model: Any) -> None:
         )
 
 
+def check_functions_are_compiled() -> None:
+    """Raises `ConfigurationError` if TensorFlow does not compile functions in this process."""
+    if tf.config.functions_run_eagerly():
+        raise ConfigurationError(
+            "tf.config.run_functions_eagerly(True) was called, but workers that share a step "
+            "compile it. Leave the call out, or run the script by itself: python SCRIPT."
+        )
+
+
 def has_batch_norm(model: keras.Model) -> bool:
     """Whether a result depends on the other examples of its micro-batch.
 

@@ -67,6 +67,16 @@ def test_the_class_in_place_of_a_callback_is_refused(of_one: Any) -> None:
         model.fit(X, X[:, :2], callbacks=of_one([ElasticCallback]), verbose=0)
 
 
+def test_functions_that_run_eagerly_are_refused_before_the_step_is_traced() -> None:
+    tf.config.run_functions_eagerly(True)
+    try:
+        with pytest.raises(ConfigurationError, match="run_functions_eagerly.*was called"):
+            model_building.check_functions_are_compiled()
+    finally:
+        tf.config.run_functions_eagerly(False)
+    model_building.check_functions_are_compiled()
+
+
 def test_another_backend_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(keras.backend, "backend", lambda: "torch")
     with pytest.raises(ConfigurationError, match=r"runs on torch.*KERAS_BACKEND=tensorflow"):
