@@ -70,7 +70,7 @@ def test_the_class_in_place_of_a_callback_is_refused(of_one: Any) -> None:
 def test_functions_that_run_eagerly_are_refused_before_the_step_is_traced() -> None:
     tf.config.run_functions_eagerly(True)
     try:
-        with pytest.raises(ConfigurationError, match="run_functions_eagerly.*was called"):
+        with pytest.raises(ConfigurationError, match=r"run_functions_eagerly.*was called"):
             model_building.check_functions_are_compiled()
     finally:
         tf.config.run_functions_eagerly(False)
