@@ -49,7 +49,7 @@ class Place(Protocol):
         """Sets the value. A list, dict, set or array stays the same object: others may hold it."""
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, eq=False)
 class Entry:
     """A global of a module, or an attribute of an object."""
 
@@ -67,7 +67,7 @@ class Entry:
             self.names[self.name] = value
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, eq=False)
 class Attribute:
     """An attribute of a class, or a variable of an enclosing function (of its cell)."""
 
@@ -120,20 +120,25 @@ def outside_of(
     called = called or type(callback).__name__
     found: dict[str, Place] = {}
     names: set[str] = set()
-    todo = list(_functions_of(callback))
-    seen: set[types.CodeType] = set()
+    todo = [f for value in (callback, *vars(callback).values()) for f in _functions_of(value)]
+    seen: set[int] = set()
+    cells: dict[str, list[types.CellType]] = {}
     while todo:
         function = todo.pop()
-        if function.__code__ in seen:
+        if id(function) in seen:
             continue
-        seen.add(function.__code__)
+        seen.add(id(function))
         names |= _names_in(function.__code__)
-        for name, place in _named_in(function):
-            if isinstance(place.value, types.FunctionType) and _is_users(place.value):
-                todo.append(place.value)
-            elif inspect.isclass(place.value):
-                todo += filter(_is_users, _functions_in(place.value))
-            found[name] = place
+        named = dict(_globals_in(function))
+        for name, cell in _enclosing(function):
+            same = cells.setdefault(name, [])
+            if not any(cell is other for other in same):
+                same.append(cell)  # the same code may have made several functions
+            number = next(i for i, other in enumerate(same) if other is cell)
+            named[f"{called} {name} {number}"] = Attribute(cell)
+        for place in named.values():
+            todo += _functions_of(place.value)
+        found |= named
     values = {name: place.value for name, place in found.items()}
     values |= {f"{called}.{name}": value for name, value in vars(callback).items()}
     for name, value in values.items():
@@ -151,12 +156,15 @@ def encoded(places: dict[str, Place]) -> dict[str, Tree]:
     found = {}
     for name, place in places.items():
         value = _plain(place.value)
-        if isinstance(value, types.FunctionType | types.ModuleType) or _size(value) > MOST_BYTES:
+        if isinstance(value, types.FunctionType | types.ModuleType):
             continue
         try:
-            found[name] = json_codec.encode(value)
+            if _size(value) <= MOST_BYTES:
+                found[name] = json_codec.encode(value)
         except json_codec.NotEncodableError:
             continue  # an object that the same script makes on all workers
+        except RuntimeError:
+            continue  # it contains itself, or another thread changes it
     return found
 
 
@@ -168,7 +176,7 @@ def is_carried(name: str, places: dict[str, Place], sent: Container[str]) -> boo
 
 def iterators_in(places: dict[str, Place]) -> dict[str, str]:
     """Returns the kinds of iterators among the values. Their position cannot be sent."""
-    values = {name.removeprefix("__main__."): place.value for name, place in places.items()}
+    values = {name.split(".")[-1].split()[0]: place.value for name, place in places.items()}
     return {
         name: f"a {type(value).__name__}"
         for name, value in values.items()
@@ -176,36 +184,34 @@ def iterators_in(places: dict[str, Place]) -> dict[str, str]:
     }
 
 
-def _functions_of(callback: keras.callbacks.Callback) -> Iterator[types.FunctionType]:
-    own = [m for member in vars(callback).values() for m in _functions_among([member])]
-    yield from filter(_is_users, [*own, *_functions_in(type(callback))])
+def _functions_of(value: Any) -> list[types.FunctionType]:
+    """Returns the user's functions that a value is, or that its class or itself as a class has."""
+    if isinstance(value, types.FunctionType | types.MethodType):
+        members = [value]
+    else:
+        kind = value if inspect.isclass(value) else type(value)
+        members = [member for base in kind.__mro__ for member in vars(base).values()]
+    functions = [getattr(m, "fget", None) or getattr(m, "__func__", m) for m in members]
+    return [
+        f
+        for f in functions
+        if isinstance(f, types.FunctionType) and is_users_file(f.__code__.co_filename)
+    ]
 
 
-def _functions_in(kind: type) -> Iterator[types.FunctionType]:
-    return _functions_among([m for base in kind.__mro__ for m in vars(base).values()])
-
-
-def _functions_among(members: list[Any]) -> Iterator[types.FunctionType]:
-    for member in members:
-        function = getattr(member, "fget", member)  # a property
-        function = getattr(function, "__func__", function)  # a method
-        if isinstance(function, types.FunctionType):
-            yield function
-
-
-def _is_users(function: types.FunctionType) -> bool:
-    return is_users_file(function.__code__.co_filename)
-
-
-def _named_in(function: types.FunctionType) -> Iterator[tuple[str, Place]]:
-    for name in _names_in(function.__code__):
+def _globals_in(function: types.FunctionType) -> Iterator[tuple[str, Place]]:
+    for name in sorted(_names_in(function.__code__)):
         if name in function.__globals__:
             module = function.__globals__.get("__name__", "")
             yield f"{module}.{name}", Entry(function.__globals__, name)
+
+
+def _enclosing(function: types.FunctionType) -> Iterator[tuple[str, types.CellType]]:
+    """Yields the variables of enclosing functions that a function uses."""
     cells = function.__closure__ or ()
     for name, cell in zip(function.__code__.co_freevars, cells, strict=True):
         if name != "__class__" and cell != types.CellType():  # without a value yet
-            yield f"{function.__qualname__}.{name}", Attribute(cell)
+            yield f"{function.__qualname__}.{name}", cell
 
 
 def _names_in(code: types.CodeType) -> set[str]:
@@ -215,14 +221,13 @@ def _names_in(code: types.CodeType) -> set[str]:
 
 def _inside(name: str, value: Any, names: set[str], levels: int) -> Iterator[tuple[str, Place]]:
     """Yields the attributes of an object or class of the user that code names."""
-    kind = value if inspect.isclass(value) else type(value)
-    if not levels or isinstance(value, keras.callbacks.Callback | keras.Model | keras.Layer):
-        return
-    if not any(map(_is_users, _functions_among(list(vars(kind).values())))):
+    of_keras = isinstance(value, keras.callbacks.Callback | keras.Model | keras.Layer)
+    if not levels or of_keras or isinstance(value, types.FunctionType) or not _functions_of(value):
         return
     own = getattr(value, "__dict__", {})
     for attribute in sorted(names & own.keys()):
-        place: Place = Attribute(value, attribute) if value is kind else Entry(own, attribute)
+        is_class = inspect.isclass(value)
+        place: Place = Attribute(value, attribute) if is_class else Entry(own, attribute)
         yield f"{name}.{attribute}", place
         yield from _inside(f"{name}.{attribute}", place.value, names, levels - 1)
 

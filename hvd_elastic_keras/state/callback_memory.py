@@ -13,6 +13,7 @@ from hvd_elastic_keras.common.errors import ConfigurationError
 from hvd_elastic_keras.observe.notices import notices
 from hvd_elastic_keras.state import callback_globals, callback_state, callback_variables, json_codec
 from hvd_elastic_keras.state.callback_globals import Place
+from hvd_elastic_keras.state.dataclass_values import UnknownClassError
 from hvd_elastic_keras.state.packing import Tree
 
 log = logging.getLogger(__name__)
@@ -162,12 +163,16 @@ class CallbackMemory:
         return callback_variables.variables_in(values, self._model)
 
     def _set_outside(self, outside: dict[str, Place], values: dict[str, Tree]) -> None:
-        for name, value in values.items():
+        for name, encoded in values.items():
+            try:
+                value = json_codec.decode(encoded)
+            except UnknownClassError as error:
+                log.warning("%s is not taken over: %s", name, error)
+                continue
             if name in outside:
-                outside[name].set(json_codec.decode(value))
+                outside[name].set(value)
             elif name.startswith(callback_globals.OF_MODEL):
-                attribute = name.removeprefix(callback_globals.OF_MODEL)
-                setattr(self._model, attribute, json_codec.decode(value))
+                setattr(self._model, name.removeprefix(callback_globals.OF_MODEL), value)
 
     def _is_sent(self, callback: keras.callbacks.Callback) -> bool:
         return not isinstance(callback, self._on_root_only)

@@ -70,7 +70,18 @@ class Plateau(keras.callbacks.Callback):
         self.model.notes.append(np.random.random())
         self.model.best_weights = self.model.get_weights()
 
-plateau = Plateau()
+plateau, tracker = Plateau(), Meter()
+
+def kept_apart():
+    history = []
+    def keep(epoch, logs):
+        history.append(epoch)
+        tracker.add(2.0)
+    return keep, history
+
+(first, firsts), (second, seconds) = kept_apart(), kept_apart()
+early = keras.callbacks.LambdaCallback(on_epoch_begin=first)
+late = keras.callbacks.LambdaCallback(on_epoch_begin=second)
 count_calls, kept = counted()
 callback = keras.callbacks.LambdaCallback(on_epoch_end=on_epoch_end, on_train_batch_end=count_calls)
 """
@@ -87,7 +98,8 @@ class Script:
         self.model.wait, self.model.notes = 0, []
         self.random = np.random.RandomState(5).get_state()
         with self.own_random():
-            callbacks = [self.names["callback"], self.names["plateau"]]
+            names = ("callback", "plateau", "early", "late")
+            callbacks = [self.names[name] for name in names]
             self.runner = CallbackRunner(callbacks, self.model, params={})
 
     def __getattr__(self, name: str) -> Any:
@@ -105,6 +117,7 @@ class Script:
     def train(self, epochs: range) -> None:
         with self.own_random():
             for epoch in epochs:
+                self.runner.call("on_epoch_begin", epoch, {})
                 self.runner.call("on_train_batch_end", 0, {})
                 self.runner.call("on_epoch_end", epoch, {"loss": 1.0 / (epoch + 1)})
 
@@ -127,7 +140,7 @@ def trained(tmp_path: Any) -> Script:
 
 
 def assert_same(one: Script, other: Script) -> None:
-    for name in ("losses", "best", "seen", "recent", "steps", "kept"):
+    for name in ("losses", "best", "seen", "recent", "steps", "kept", "firsts", "seconds"):
         assert getattr(one, name) == getattr(other, name), name
     np.testing.assert_array_equal(one.scale, other.scale)
     assert one.draws.bit_generator.state == other.draws.bit_generator.state
@@ -136,6 +149,7 @@ def assert_same(one: Script, other: Script) -> None:
         other.Plateau.calls,
         other.plateau.meter.total,
     )
+    assert one.tracker.total == other.tracker.total
     assert (one.model.wait, [*one.model.notes]) == (other.model.wait, [*other.model.notes])
     np.testing.assert_array_equal(one.model.best_weights[0], other.model.best_weights[0])
     for left, right in zip(one.average.get_weights(), other.average.get_weights(), strict=True):
@@ -182,5 +196,9 @@ def test_objects_whose_attributes_are_sent_are_not_named(tmp_path: Any) -> None:
 
 def test_only_what_has_changed_is_sent(trained: Script) -> None:
     sent = trained.state["outside"]
-    assert {"__main__.losses", "__main__.steps", "counted.<locals>.count_calls.calls"} <= {*sent}
+    assert {
+        "__main__.losses",
+        "__main__.steps",
+        "LambdaCallback counted.<locals>.count_calls.calls 0",
+    } <= {*sent}
     assert not {"__main__.settings", "__main__.table", "__main__.note"} & {*sent}
