@@ -269,7 +269,9 @@ class ElasticCallback(keras.callbacks.Callback):  # type: ignore[misc]  # Keras 
             schedule=schedule,
             train=source,
             evaluate=evaluate,
-            callbacks=CallbackRunner(self._others(call, alone), call.model, params=None),
+            callbacks=CallbackRunner(
+                self._others(call, alone), call.model, params=None, data_draw=call.data_may_draw
+            ),
             origin=Origin(
                 global_batch_size=source.global_batch_size,
                 micro_batch_size=source.micro_batch_size,

@@ -93,6 +93,12 @@ class FitCall:
     data: tuple[Any, ...] = ()
 
     @property
+    def data_may_draw(self) -> bool:
+        """Whether Python code of the data may draw from `random` and `np.random`."""
+        draw = PyDatasetAdapter | GeneratorDataAdapter
+        return isinstance(self.adapter, draw) or isinstance(self.validation, draw)
+
+    @property
     def terms(self) -> dict[str, Any]:
         """The length of the training, as values for JSON. `dataclasses.replace` takes them back."""
         return {name: getattr(self, name) for name in TERMS}

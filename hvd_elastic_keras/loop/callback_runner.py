@@ -70,6 +70,8 @@ class CallbackRunner:
       callbacks: the user's callbacks. A `History` among them is used, else one is added at the end.
       model: the model they belong to.
       params: for `set_params`; None if Keras has already called `set_model` and `set_params`.
+      data_draw: whether the data may draw from `random` and `np.random`, too. The states of these
+        generators are not those of the callbacks then, and are not sent.
     """
 
     def __init__(
@@ -77,6 +79,8 @@ class CallbackRunner:
         callbacks: Iterable[keras.callbacks.Callback],
         model: keras.Model,
         params: dict[str, Any] | None,
+        *,
+        data_draw: bool = False,
     ) -> None:
         self._model = model
         self._callbacks = list(callbacks)
@@ -96,7 +100,7 @@ class CallbackRunner:
         self._written_again: list[RepeatedRecords] = []
         self._steps_of_take_over = 0
         self._has_stepped = False
-        self._memory = CallbackMemory(self._callbacks, model, WRITERS)
+        self._memory = CallbackMemory(self._callbacks, model, WRITERS, data_draw=data_draw)
         if params is not None:
             for callback in self._callbacks:
                 callback.set_model(model)

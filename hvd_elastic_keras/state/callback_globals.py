@@ -32,6 +32,11 @@ MOST_BYTES = 4 << 20
 """Larger values are taken for data that no callback changes."""
 MOST_LEVELS = 3
 """Objects of the user's classes are followed so deep."""
+NOT_INSIDE = (
+    *(keras.callbacks.Callback, keras.Model, keras.Layer, types.FunctionType),
+    keras.utils.PyDataset,  # a newcomer calls its hooks as often as the others
+)
+"""Objects whose attributes are not followed."""
 OF_MODEL = "model."
 """Begins the names of attributes of the model."""
 OF_KERAS = frozenset({"built", "history", "loss", "optimizer", "stop_training", *dir(keras.Model)})
@@ -186,6 +191,8 @@ def iterators_in(places: dict[str, Place]) -> dict[str, str]:
 
 def _functions_of(value: Any) -> list[types.FunctionType]:
     """Returns the user's functions that a value is, or that its class or itself as a class has."""
+    if isinstance(value, keras.utils.PyDataset):
+        return []
     if isinstance(value, types.FunctionType | types.MethodType):
         members = [value]
     else:
@@ -221,8 +228,7 @@ def _names_in(code: types.CodeType) -> set[str]:
 
 def _inside(name: str, value: Any, names: set[str], levels: int) -> Iterator[tuple[str, Place]]:
     """Yields the attributes of an object or class of the user that code names."""
-    of_keras = isinstance(value, keras.callbacks.Callback | keras.Model | keras.Layer)
-    if not levels or of_keras or isinstance(value, types.FunctionType) or not _functions_of(value):
+    if not levels or isinstance(value, NOT_INSIDE) or not _functions_of(value):
         return
     own = getattr(value, "__dict__", {})
     for attribute in sorted(names & own.keys()):

@@ -32,6 +32,8 @@ class CallbackMemory:
       callbacks: all callbacks, in the order of their calls.
       model: the model that is trained.
       on_root_only: kinds of callbacks that run on rank 0 only. Their memory is not sent.
+      data_draw: whether the data may draw from `random` and `np.random`, too. Their states are then
+        not sent.
     """
 
     def __init__(
@@ -39,10 +41,13 @@ class CallbackMemory:
         callbacks: Sequence[keras.callbacks.Callback],
         model: keras.Model,
         on_root_only: tuple[type, ...],
+        *,
+        data_draw: bool,
     ) -> None:
         self._callbacks = callbacks
         self._model = model
         self._on_root_only = on_root_only
+        self._data_draw = data_draw
         self._begun: set[int] = set()
         self._early: dict[int, dict[str, Any]] = {}
         """Values from a checkpoint for variables that callbacks make in `on_train_begin`."""
@@ -62,7 +67,9 @@ class CallbackMemory:
             callback.on_train_begin({})
             return
         remembered = callback_state.attributes(callback, self._model)
-        outside = callback_globals.outside_of(callback, self._model)
+        outside = self._without_shared_generators(
+            callback_globals.outside_of(callback, self._model)
+        )
         values = callback_globals.encoded(outside)
         callback.on_train_begin({})
         self._take(callback, remembered)
@@ -156,7 +163,11 @@ class CallbackMemory:
             called = kind if kinds[kind] == 1 else f"{kind} {kinds[kind]}"
             if self._is_sent(callback):
                 found |= callback_globals.outside_of(callback, self._model, called)
-        return found
+        return self._without_shared_generators(found)
+
+    def _without_shared_generators(self, places: dict[str, Place]) -> dict[str, Place]:
+        shared = callback_globals.GENERATORS if self._data_draw else {}
+        return {name: place for name, place in places.items() if name not in shared}
 
     def _outside_variables(self, outside: dict[str, Place]) -> callback_variables.Found:
         values = {name: place.value for name, place in outside.items()}

@@ -190,6 +190,32 @@ def test_an_iterator_is_named_because_its_position_cannot_be_sent() -> None:
     assert "rates (a cycle)" in warning
 
 
+class Batches(keras.utils.PyDataset):
+    """Data whose order changes with its hooks."""
+
+    order = 0
+
+    def on_epoch_end(self) -> None:
+        self.order += 1
+
+
+def test_data_and_generators_that_they_draw_from_are_left_to_the_data() -> None:
+    batches = Batches()
+
+    def on_epoch_end(epoch: int, logs: Any) -> None:
+        batches.order += 1
+        np.random.random()
+
+    callback = keras.callbacks.LambdaCallback(on_epoch_end=on_epoch_end)
+    model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])
+    for data_draw in (False, True):
+        runner = CallbackRunner([callback], model, params={}, data_draw=data_draw)
+        runner.enter_round(0, None)
+        runner.call("on_epoch_end", 0, {})
+        sent = runner.state()["outside"]
+        assert {*sent} == (set() if data_draw else {"numpy.random"})
+
+
 def test_objects_whose_attributes_are_sent_are_not_named(tmp_path: Any) -> None:
     assert Script(tmp_path).runner.unsendable_warning() == ""
 
