@@ -246,15 +246,15 @@ def _note_reading(t: Transition, position: protocol.InputPosition | None) -> Non
 def note_refusal(t: Transition, event: protocol.Refused) -> None:
     """Handles a worker that ends because something is configured wrongly.
 
-    A newcomer gives its slot back, and the workers that have trained go on. Otherwise, the job
-    ends: its other workers would find the same mistake.
+    A worker that has never been in a round that ran gives its slot back, and those that have been
+    go on. Otherwise, the job ends: its other workers would find the same mistake.
     """
     worker = t.workers.get(event.worker_id)
     if worker is None or t.stop:
         return
     t.emit(events.WorkerRefused(worker_id=event.worker_id, message=event.message))
     others = [w for w in t.staying if w.worker_id != event.worker_id]
-    if event.step == 0 and any(w.training == t.training.number and w.step > 0 for w in others):
+    if worker.seniority is None and any(w.seniority is not None for w in others):
         t.say(
             f"{event.worker_id} cannot take part, and the others go on without it: {event.message}"
         )

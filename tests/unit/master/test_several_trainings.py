@@ -570,6 +570,26 @@ def test_a_newcomer_that_is_refused_gives_its_slot_back_and_the_others_go_on() -
     assert not job.last("worker_exited")["failed"]
 
 
+def test_a_newcomer_that_is_refused_in_the_second_training_ends_nothing() -> None:
+    job = Job(2)
+    job.start()
+    job.heartbeat("w0", "w1", step=5)
+    job.kill("w1")
+    job.resume("w0", step=5)
+    job.done("w0", step=9)
+    job.joined("w0", training=2)
+    job.enter("w0", training=2)
+    job.joined("w2", training=2)
+    job.enter("w2", training=2)
+    job.send(protocol.Refused(worker_id="w2", message="The first batch is not the same"))
+    job.fail("w2")
+    job.resume("w0")
+    assert not job.state.ended
+    assert job.state.rounds.running.members == ("w0",)
+    job.send(protocol.Refused(worker_id="w0", message="no such file"))
+    assert job.end == act.EndJob(Outcome.REFUSED, "no such file")
+
+
 def test_a_refusal_between_two_trainings_dismisses_who_waits_for_the_next(between: Job) -> None:
     between.ready("w0")
     between.send(protocol.Refused(worker_id="w1", message="epochs=0 was given"))
