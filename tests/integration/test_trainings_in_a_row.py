@@ -38,7 +38,7 @@ def train():
         print("over", session.training, error)
         return
     assert place.sync and not place.root_has_state
-    session.running(0)
+    session.running(0, "training")
     session.reporter.at("training", 3 * session.training, 3)
     (directory / f"round{place.round}-{place.rank}").touch()
     while len(list(directory.glob(f"round{place.round}-*"))) < place.size:
