@@ -9,7 +9,8 @@ import tensorflow as tf
 from hvd_elastic_keras.keras_internals.dataset_parts import functions_of, parts_of
 from hvd_elastic_keras.keras_internals.traced_graphs import nodes_of
 
-ASSIGNS = ("Assign", "Scatter", "ResourceScatter")
+ASSIGNS = ("Assign", "ResourceScatter", "ResourceStridedSliceAssign")
+"""Begin the names of operations that change a variable. `ScatterNd` and its like do not."""
 KERAS_SEED = "seed_generator"
 """A part of the names of the variables of `keras.random.SeedGenerator`."""
 

@@ -110,24 +110,23 @@ class NumpyRandom:
         np.random.set_state(value)
 
 
-GENERATORS: dict[str, Place] = {"random": PythonRandom(), "numpy.random": NumpyRandom()}
+RANDOM_STATES: dict[str, Place] = {"random": PythonRandom(), "numpy.random": NumpyRandom()}
 GLOBAL_GENERATORS = (random._inst, np.random.mtrand._rand)
 
 
 def outside_of(
-    callback: keras.callbacks.Callback, model: keras.Model, called: str = ""
+    callback: keras.callbacks.Callback, model: keras.Model, called: str
 ) -> dict[str, Place]:
     """Returns the places that the code of a callback uses, by names that all workers share.
 
     Args:
-      called: the name of the callback; by default, that of its class.
+      called: the name of the callback, which no other one has.
     """
-    called = called or type(callback).__name__
     found: dict[str, Place] = {}
     names: set[str] = set()
     todo = [f for value in (callback, *vars(callback).values()) for f in _functions_of(value)]
     seen: set[int] = set()
-    cells: dict[str, list[types.CellType]] = {}
+    cells: dict[str, dict[int, int]] = {}
     while todo:
         function = todo.pop()
         if id(function) in seen:
@@ -136,10 +135,8 @@ def outside_of(
         names |= _names_in(function.__code__)
         named = dict(_globals_in(function))
         for name, cell in _enclosing(function):
-            same = cells.setdefault(name, [])
-            if not any(cell is other for other in same):
-                same.append(cell)  # the same code may have made several functions
-            number = next(i for i, other in enumerate(same) if other is cell)
+            same = cells.setdefault(name, {})  # the same code may have made several functions
+            number = same.setdefault(id(cell), len(same))
             named[f"{called} {name} {number}"] = Attribute(cell)
         for place in named.values():
             todo += _functions_of(place.value)
@@ -152,7 +149,7 @@ def outside_of(
         if not name.startswith("_"):
             found[OF_MODEL + name] = Entry(vars(model), name)
     if _draws(names, found):
-        found |= GENERATORS
+        found |= RANDOM_STATES
     return found
 
 
@@ -173,10 +170,10 @@ def encoded(places: dict[str, Place]) -> dict[str, Tree]:
     return found
 
 
-def is_carried(name: str, places: dict[str, Place], sent: Container[str]) -> bool:
+def is_sent_in_parts(name: str, places: dict[str, Place], sent: Container[str]) -> bool:
     """Whether an object is one of the user's whose attributes are all among the places sent."""
     inner = [other for other in places if other.startswith(f"{name}.")]
-    return bool(inner) and all(n in sent or is_carried(n, places, sent) for n in inner)
+    return bool(inner) and all(n in sent or is_sent_in_parts(n, places, sent) for n in inner)
 
 
 def iterators_in(places: dict[str, Place]) -> dict[str, str]:
@@ -230,9 +227,8 @@ def _inside(name: str, value: Any, names: set[str], levels: int) -> Iterator[tup
     """Yields the attributes of an object or class of the user that code names."""
     if not levels or isinstance(value, NOT_INSIDE) or not _functions_of(value):
         return
-    own = getattr(value, "__dict__", {})
+    own, is_class = getattr(value, "__dict__", {}), inspect.isclass(value)
     for attribute in sorted(names & own.keys()):
-        is_class = inspect.isclass(value)
         place: Place = Attribute(value, attribute) if is_class else Entry(own, attribute)
         yield f"{name}.{attribute}", place
         yield from _inside(f"{name}.{attribute}", place.value, names, levels - 1)
@@ -241,7 +237,7 @@ def _inside(name: str, value: Any, names: set[str], levels: int) -> Iterator[tup
 def _draws(names: set[str], places: dict[str, Place]) -> bool:
     """Whether code may draw from the generators that all code of a process shares."""
     owners = [getattr(place.value, "__self__", None) for place in places.values()]
-    return "random" in names or any(owner in GLOBAL_GENERATORS for owner in owners)
+    return "random" in names or any(o is g for o in owners for g in GLOBAL_GENERATORS)
 
 
 def _plain(value: Any) -> Any:
@@ -256,7 +252,7 @@ def _size(value: Any) -> int:
     if isinstance(value, np.ndarray):
         return int(value.nbytes)
     if isinstance(value, tf.Tensor):
-        return int(value.dtype.size * tf.size(value))
+        return int(value.dtype.size) * int(value.shape.num_elements() or 0)
     if isinstance(value, str | bytes):
         return len(value)
     if isinstance(value, dict):

@@ -67,9 +67,7 @@ class CallbackMemory:
             callback.on_train_begin({})
             return
         remembered = callback_state.attributes(callback, self._model)
-        outside = self._without_shared_generators(
-            callback_globals.outside_of(callback, self._model)
-        )
+        outside = self._outside()
         values = callback_globals.encoded(outside)
         callback.on_train_begin({})
         self._take(callback, remembered)
@@ -163,11 +161,8 @@ class CallbackMemory:
             called = kind if kinds[kind] == 1 else f"{kind} {kinds[kind]}"
             if self._is_sent(callback):
                 found |= callback_globals.outside_of(callback, self._model, called)
-        return self._without_shared_generators(found)
-
-    def _without_shared_generators(self, places: dict[str, Place]) -> dict[str, Place]:
-        shared = callback_globals.GENERATORS if self._data_draw else {}
-        return {name: place for name, place in places.items() if name not in shared}
+        left_out = callback_globals.RANDOM_STATES if self._data_draw else {}
+        return {name: place for name, place in found.items() if name not in left_out}
 
     def _outside_variables(self, outside: dict[str, Place]) -> callback_variables.Found:
         values = {name: place.value for name, place in outside.items()}
@@ -201,9 +196,10 @@ class CallbackMemory:
     ) -> dict[str, str]:
         pairs = [c for c in zip(self._callbacks, encoded, strict=True) if self._is_sent(c[0])]
         callbacks, attributes = [c for c, _ in pairs], [a for _, a in pairs]
-        lost = callback_state.unsendable_warning(callbacks, self._model, attributes)
+        lost = callback_state.unsendable_warning(callbacks, attributes)
         lost |= callback_globals.iterators_in(outside)
-        return {n: k for n, k in lost.items() if not callback_globals.is_carried(n, outside, sent)}
+        in_parts = callback_globals.is_sent_in_parts
+        return {n: kind for n, kind in lost.items() if not in_parts(n, outside, sent)}
 
     def _name_late(self, lost: dict[str, str]) -> None:
         late = {name: kind for name, kind in lost.items() if name not in self._named}

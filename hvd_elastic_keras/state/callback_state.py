@@ -69,9 +69,7 @@ class Stateful(Protocol):
         """Takes over a result of `get_state` on another worker."""
 
 
-def attributes(
-    callback: keras.callbacks.Callback, model: keras.Model | None = None
-) -> dict[str, Any]:
+def attributes(callback: keras.callbacks.Callback, model: keras.Model) -> dict[str, Any]:
     """Returns the state of a callback as JSON and bytes, as far as it can be encoded.
 
     Args:
@@ -100,9 +98,7 @@ def attributes(
 
 
 def set_attributes(
-    callback: keras.callbacks.Callback,
-    encoded: Mapping[str, Any],
-    model: keras.Model | None = None,
+    callback: keras.callbacks.Callback, encoded: Mapping[str, Any], model: keras.Model
 ) -> dict[str, Any]:
     """Takes over the result of `attributes` for the same callback on another worker.
 
@@ -137,7 +133,7 @@ def _set(callback: keras.callbacks.Callback, name: str, value: Any) -> None:
 
 
 def _variables_in(
-    callback: keras.callbacks.Callback, model: keras.Model | None
+    callback: keras.callbacks.Callback, model: keras.Model
 ) -> callback_variables.Found:
     own = {name: value for name, value in vars(callback).items() if name not in NOT_STATE}
     return callback_variables.variables_in(own, model)
@@ -152,7 +148,6 @@ def _is_the_same(present: Any, encoded: Any) -> bool:
 
 def unsendable_warning(
     callbacks: Iterable[keras.callbacks.Callback],
-    model: keras.Model,
     encoded: Iterable[Container[str]] | None = None,
 ) -> dict[str, str]:
     """Returns the attributes of callbacks that a late joiner cannot get, with their types.
@@ -165,15 +160,13 @@ def unsendable_warning(
 
     Example: `{"MyCallback.tracker": "a Tracker"}`
     """
-    optimizer = getattr(model, "optimizer", None)
-    known = {id(v) for v in (*model.variables, *getattr(optimizer, "variables", ()))}
     return {
         f"{type(callback).__name__}.{name}": lost
         for callback, sent in zip(callbacks, encoded or itertools.repeat(()), strict=False)
         if not isinstance(callback, Stateful)
         for name, value in vars(callback).items()
         if name not in sent and name not in NOT_STATE | frozenset(_names_in_code(type(callback)))
-        for lost in [_lost_in_attribute(value, known)]
+        for lost in [_lost_in_attribute(value)]
         if lost
     }
 
@@ -190,14 +183,14 @@ def warning_of(lost: dict[str, str]) -> str:
     )
 
 
-def _lost_in_attribute(value: Any, known: set[int]) -> str:
+def _lost_in_attribute(value: Any) -> str:
     try:
-        return _lost_in(value, known)
+        return _lost_in(value)
     except RecursionError:
         return _name_of(value)  # the value contains itself
 
 
-def _lost_in(value: Any, known: set[int]) -> str:
+def _lost_in(value: Any) -> str:
     """Returns the type of the value, or of one in it, that is state and cannot be sent; else ""."""
     if _can_be_sent(value):
         return ""
@@ -207,11 +200,11 @@ def _lost_in(value: Any, known: set[int]) -> str:
         fields = dataclass_values.fields_of(value).values()
         return _name_of(value) if all(map(_can_be_sent, fields)) else ""
     if not isinstance(value, CONTAINERS):
-        return "" if _is_no_state(value, known) else _name_of(value)
+        return "" if _is_no_state(value) else _name_of(value)
     inner = [*value.keys(), *value.values()] if isinstance(value, dict) else list(value)
     if all(map(_can_be_sent, inner)):
         return _name_of(value)  # the container itself cannot be sent, such as a named tuple
-    lost = next((text for text in (_lost_in(v, known) for v in inner) if text), "")
+    lost = next((text for text in (_lost_in(v) for v in inner) if text), "")
     return f"{type(value).__name__} of {lost}" if lost else ""
 
 
@@ -223,12 +216,11 @@ def _can_be_sent(value: Any) -> bool:
     return True
 
 
-def _is_no_state(value: Any, known: set[int]) -> bool:
+def _is_no_state(value: Any) -> bool:
     kind = type(value).__module__
     return (
         isinstance(value, NEVER_STATE)
         or callback_variables.is_carried(value)
-        or id(value) in known
         or hasattr(value, "get_concrete_function")
         # An object of Python's own modules in C, such as `csv.writer`, a lock or a socket.
         or (kind.startswith("_") and kind in sys.stdlib_module_names)

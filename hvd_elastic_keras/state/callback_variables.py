@@ -35,7 +35,7 @@ def is_carried(value: Any) -> bool:
     return isinstance(value, HOLDERS) or can_be_sent(unwrapped(value))
 
 
-def variables_in(attributes: Mapping[str, Any], model: keras.Model | None) -> Found:
+def variables_in(attributes: Mapping[str, Any], model: keras.Model) -> Found:
     """Returns the variables that the attributes of a callback hold.
 
     Args:

@@ -24,4 +24,12 @@ def test_states_of_generators_and_of_maps_that_assign_are_left_out() -> None:
     generator = tf.random.Generator.from_seed(1)
     drawn = NUMBERS.map(lambda x: keras.random.uniform((), seed=seeds) + generator.uniform(()))
     counted = NUMBERS.map(lambda x: tf.cast(x, tf.float32) + count.assign_add(1.0))
-    assert variables_read([drawn, counted]) == []
+    row = tf.Variable([0.0, 0.0])
+    scattered = NUMBERS.map(lambda x: row.scatter_nd_add([[0]], [tf.cast(x, tf.float32)]))
+    assert variables_read([drawn, counted, scattered]) == []
+
+
+def test_a_map_that_scatters_into_a_tensor_of_its_own_changes_no_variable() -> None:
+    strength = tf.Variable(1.0)
+    data = NUMBERS.map(lambda x: tf.scatter_nd([[0]], [strength], [2]) + tf.cast(x, tf.float32))
+    assert [id(v) for v in variables_read([data])] == [id(strength)]

@@ -216,6 +216,17 @@ def test_data_and_generators_that_they_draw_from_are_left_to_the_data() -> None:
         assert {*sent} == (set() if data_draw else {"numpy.random"})
 
 
+def test_a_method_of_an_array_is_no_generator() -> None:
+    mean, seen = np.ones(3).mean, []
+    callback = keras.callbacks.LambdaCallback(on_epoch_end=lambda epoch, logs: seen.append(mean()))
+    model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])
+    runner = CallbackRunner([callback], model, params={})
+    runner.enter_round(0, None)
+    runner.call("on_epoch_end", 0, {})
+    (name,) = runner.state()["outside"]
+    assert name.endswith(".seen 0")
+
+
 def test_objects_whose_attributes_are_sent_are_not_named(tmp_path: Any) -> None:
     assert Script(tmp_path).runner.unsendable_warning() == ""
 

@@ -92,7 +92,7 @@ def model() -> Any:
 
 
 def lost(value: Any) -> str:
-    return callback_state.warning_of(callback_state.unsendable_warning([Holds(value)], model()))
+    return callback_state.warning_of(callback_state.unsendable_warning([Holds(value)]))
 
 
 @pytest.mark.parametrize(
@@ -141,7 +141,7 @@ def test_what_travels_or_is_no_state_is_not_named(value: Any) -> None:
 def test_variables_of_the_model_are_not_named() -> None:
     mine = model()
     callback = Holds([mine.layers[0].kernel, *mine.optimizer.variables])
-    assert callback_state.unsendable_warning([callback], mine) == {}
+    assert callback_state.unsendable_warning([callback]) == {}
 
 
 ARGUMENTS: dict[str, Any] = {
@@ -175,10 +175,10 @@ def test_no_callback_of_keras_is_named_before_or_after_a_training(tmp_path: Path
     shared = [c for c in callbacks if type(c).__base__.__name__ != "RemoteMonitor"]
     for callback in shared:
         callback.set_model(mine)
-    assert callback_state.unsendable_warning(shared, mine) == {}
+    assert callback_state.unsendable_warning(shared) == {}
     swaps = [c for c in shared if "Swap" not in type(c).__name__]
     mine.fit(X, X, batch_size=4, epochs=2, verbose=0, callbacks=swaps)
-    assert callback_state.unsendable_warning(shared, mine) == {}
+    assert callback_state.unsendable_warning(shared) == {}
 
 
 class SaysItself(Holds):
@@ -196,7 +196,7 @@ def test_a_callback_that_says_what_it_remembers_is_not_named_and_is_asked() -> N
     ours, other = Tracker(), SaysItself(Tracker())
     ours.number = {4: 2}  # type: ignore[attr-defined]
     mine = model()
-    assert callback_state.unsendable_warning([SaysItself(ours)], mine) == {}
+    assert callback_state.unsendable_warning([SaysItself(ours)]) == {}
     runner = CallbackRunner([SaysItself(ours)], mine, params={})
     joiner = CallbackRunner([other], mine, params={})
     joiner.restore(runner.state())
@@ -206,7 +206,7 @@ def test_a_callback_that_says_what_it_remembers_is_not_named_and_is_asked() -> N
 
 def test_a_state_that_cannot_be_sent_is_refused_with_the_callback() -> None:
     with pytest.raises(ConfigurationError, match=r"SaysItself\.get_state\(\) returned something"):
-        callback_state.attributes(SaysItself(Tracker()))
+        callback_state.attributes(SaysItself(Tracker()), model())
 
 
 class Grows(Holds):
@@ -252,12 +252,12 @@ def test_a_class_that_a_joiner_has_not_loaded_is_named_and_the_rest_is_taken_ove
 ) -> None:
     root, joiner = Holds(Score(0.5)), Holds(None)
     root.count = 3  # type: ignore[attr-defined]
-    encoded = callback_state.attributes(root)
-    callback_state.set_attributes(joiner, encoded)
+    encoded = callback_state.attributes(root, model())
+    callback_state.set_attributes(joiner, encoded, model())
     assert (joiner.kept, caplog.text) == (Score(0.5), "")
     monkeypatch.delattr(f"{__name__}.Score")
     late = Holds("mine")
-    callback_state.set_attributes(late, encoded)
+    callback_state.set_attributes(late, encoded, model())
     assert (late.kept, late.count) == ("mine", 3)  # type: ignore[attr-defined]
     assert "Holds.kept is not taken over: A state holds a" in caplog.text
 
@@ -270,8 +270,8 @@ def test_an_object_that_is_the_same_on_both_keeps_its_identity() -> None:
             self.best = [1.0]
 
     callback = Waits()
-    encoded = callback_state.attributes(callback)
+    encoded = callback_state.attributes(callback, model())
     encoded["best"] = callback_state.json_codec.encode([2.0])
-    callback_state.set_attributes(callback, encoded)
+    callback_state.set_attributes(callback, encoded, model())
     assert callback.options is UNSET
     assert callback.best == [2.0]
