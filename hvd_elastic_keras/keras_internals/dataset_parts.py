@@ -13,6 +13,7 @@ from tensorflow.python.data.ops import (
     filter_op,
     map_op,
     padded_batch_op,
+    prefetch_op,
     repeat_op,
     shuffle_op,
     skip_op,
@@ -32,6 +33,7 @@ ATTRIBUTES = {
     skip_op._SkipDataset: ("_count", "_input_dataset"),
     take_op._TakeDataset: ("_count", "_input_dataset"),
     zip_op._ZipDataset: ("_datasets",),
+    prefetch_op._PrefetchDataset: ("_buffer_size", "_input_dataset"),
     filter_op._FilterDataset: ("_predicate", "_input_dataset"),
     cache_op.CacheDataset: ("_filename", "_input_dataset"),
     padded_batch_op._PaddedBatchDataset: (
@@ -162,6 +164,12 @@ def call_map(part: tf.data.Dataset, call: Callable[[Any, list[Any]], Any], eleme
 def passes_elements_on(part: tf.data.Dataset) -> bool:
     """Whether a part changes neither the elements nor their order: `prefetch`, options."""
     return type(part).__name__.strip("_") in ("PrefetchDataset", "OptionsDataset")
+
+
+def prefetched(part: tf.data.Dataset) -> int:
+    """Returns how many elements a `prefetch` reads ahead at least; 0 for any other part."""
+    size = int(getattr(part, "_buffer_size", 0)) if passes_elements_on(part) else 0
+    return 1 if size == tf.data.AUTOTUNE else size
 
 
 def zipped(part: tf.data.Dataset) -> Any:

@@ -124,10 +124,12 @@ class BatchPipeline:
     def steps(self, epoch: int) -> int | None:
         return self.batches_per_pass
 
-    def batches(self, epoch: int, share: Share, first_step: int) -> Iterator[LocalBatch]:
-        """See `WorkerBatches`. An epoch is one pass here."""
+    def batches(
+        self, epoch: int, share: Share, first_step: int, stop: int | None = None
+    ) -> Iterator[LocalBatch]:
+        """See `PassInput`. An epoch is one pass here."""
         self._first = None
-        return self.prepared(epoch, self._parts(epoch, share, first_step), first_step)
+        return self.prepared(epoch, self._parts(epoch, share, first_step, stop), first_step)
 
     def prepared(
         self, number: int, batches: Iterator[LocalBatch], step: int, every: int = 1
@@ -154,13 +156,18 @@ class BatchPipeline:
         for (_, batch), data in prepared_ahead(numbered, rows):
             yield dataclasses.replace(batch, data=data)
 
-    def _parts(self, epoch: int, share: Share, first_step: int) -> Iterator[LocalBatch]:
+    def _parts(
+        self, epoch: int, share: Share, first_step: int, stop: int | None
+    ) -> Iterator[LocalBatch]:
         """Yields this worker's rows as they are read."""
         # Batches that are prepared ahead are asked for again after a change of membership.
         self._reader.keep = 1 + AHEAD * self._prepares
         self._reader.seek(epoch, first_step)
         step = first_step
-        while (batch := self._reader.batch(step)) is not None:
+        while stop is None or step < stop:
+            batch = self._reader.batch(step)
+            if batch is None:
+                break
             size = structure.num_examples(batch)
             part = self.part(step, share, size)
             ids = _ids_of_batch(step, size)[part.start : part.stop]
@@ -174,7 +181,8 @@ class BatchPipeline:
             own = structure.cut(batch, low, high, entries)
             yield LocalBatch(own, part, ids, is_whole=is_whole)
             step += 1
-        self._note_end(step)
+        if step != stop:
+            self._note_end(step)
 
     def groups(
         self, number: int, first: int, size: int, stop: int | None = None

@@ -103,15 +103,9 @@ class FitInput:
         of_pass = self._passes.range_of_epoch(self._index_of(epoch), self.batches_per_pass)
         if of_pass.steps is not None and first_step >= of_pass.steps:
             return
-        batches = self.inner.batches(of_pass.number, share, of_pass.offset + first_step)
-        step = first_step
-        # It reads no batch more than asked for: that might take long, or be the end of a generator.
-        while of_pass.steps is None or step < of_pass.steps:
-            batch = next(batches, None)
-            if batch is None:
-                return
-            yield batch
-            step += 1
+        # Reading a batch more might take long, or be the end of a generator.
+        stop = None if of_pass.steps is None else of_pass.offset + of_pass.steps
+        yield from self.inner.batches(of_pass.number, share, of_pass.offset + first_step, stop)
 
     def first_batch(self) -> Structure:
         return self.inner.first_batch()

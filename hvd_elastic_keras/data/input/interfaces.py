@@ -202,6 +202,14 @@ class Moment(enum.IntEnum):
 class PassInput(BatchSizes, PassLength, WorkerBatches, ExamplePlan, HasHooks, Protocol):
     """Reads passes over the data, to which the epochs of a `fit` are mapped."""
 
+    def batches(
+        self, epoch: int, share: Share, first_step: int, stop: int | None = None
+    ) -> Iterator[LocalBatch]:
+        """Yields this worker's batches of a pass, from `first_step` to `stop` or to its end.
+
+        Batches from `stop` on are not read, not even ahead.
+        """
+
     def finish_epochs(self, epochs: int, *, stopped: bool) -> None:
         """Leaves the data as after a number of epochs of a `fit`, or evaluations.
 

@@ -123,10 +123,13 @@ class Pipeline:
     def steps(self, epoch: int) -> int | None:
         return self.steps_per_epoch
 
-    def batches(self, epoch: int, share: Share, first_step: int) -> Iterator[LocalBatch]:
+    def batches(
+        self, epoch: int, share: Share, first_step: int, stop: int | None = None
+    ) -> Iterator[LocalBatch]:
         self._first = None  # only needed before the training
         batches = self.source.batches(epoch, self.partition, share, first_step)
-        for step in range(first_step, self.steps_per_epoch):
+        last = self.steps_per_epoch if stop is None else min(stop, self.steps_per_epoch)
+        for step in range(first_step, last):
             ids, data = next(batches)
             yield LocalBatch(data, self.partition.step_share(step, share.first, share.last), ids)
 

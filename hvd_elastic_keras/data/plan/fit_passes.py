@@ -138,15 +138,19 @@ class FitIterators:
         made = next(itertools.islice(self, index, None), None)
         return Reader.TRAINING if made is None else made.reader
 
-    def is_read(self, index: int) -> bool:
-        """Returns whether iterator number `index` is read."""
+    def batches_read(self, index: int) -> int | None:
+        """Returns how many batches are read from iterator number `index`; None if all are."""
         made = next(itertools.islice(self, index, None), None)
-        return made is not None and made.number is not None
-
-    def to_end(self, reader: Reader) -> bool:
-        """Returns whether a reader reads each pass to its end before it begins another one."""
-        passes = self.train if reader is Reader.TRAINING else self.evaluate
-        return passes is None or passes.goes_on or passes.steps_per_epoch is None
+        if made is None or made.number is None:
+            return 0
+        passes = self.train if made.reader is Reader.TRAINING else self.evaluate
+        batches = self.batches[made.reader]
+        if passes is None or passes.steps_per_epoch is None:
+            return None
+        count = self.epochs if made.reader is Reader.TRAINING else len(self.evaluated)
+        ranges = (passes.range_of_epoch(number, batches) for number in range(count))
+        read = sum(r.steps or 0 for r in ranges if r.number == made.number)
+        return None if read == batches else read
 
     def index_of(self, reader: Reader, number: int) -> int:
         """Returns how many iterators are made before the iterator of a pass."""

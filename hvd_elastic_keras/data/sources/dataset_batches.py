@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import collections
+import dataclasses
 from collections.abc import Iterator
+from concurrent import futures
 
 import numpy as np
 import tensorflow as tf
@@ -82,8 +85,13 @@ class DatasetBatches:
         self._reader = reader
         self._draws: GeneratorDraws | None = None
         self._stopped = False
+        self._ahead: int | None = None
+        """Batches that plain `fit` reads ahead, if the orders of later passes depend on it."""
+        if made is not None and iterators.repeats_shuffle(dataset):
+            _, self._ahead = iterators.without_prefetch(dataset)
         self._left: list[Iterator[Structure]] = []
-        """The pass that is read, if it has to be read to its end before another one."""
+        """The pass that is read, if the orders of later ones depend on how far it is read."""
+        self._left_number = 0
         self._training = beside if isinstance(beside, DatasetBatches) else None
 
         self._iterators: NumberedIterators = (
@@ -94,8 +102,7 @@ class DatasetBatches:
         if self._training is not None:
             self._take_turns(self._training)
         elif made is not None:
-            self._iterators.is_read = made.is_read
-            self._iterators.to_end = lambda index: made.to_end(made.reader_of(index))
+            self._iterators.batches_read = lambda index: self._batches_read(made, index)
         if seed is not None:
             is_trained = self._training is not None and self._training.dataset is dataset
             self._draws = (
@@ -109,14 +116,40 @@ class DatasetBatches:
         form = self._form(number)
         if self._draws is not None:
             self._draws.begin(list(Reader).index(self._reader), number)
-        to_end = self._made is None or self._made.to_end(self._reader)
-        if not (to_end and iterators.keeps_order(self.dataset)):
-            return self._opened(number, form)
+        self._read_what_is_left(self._made)
+        opened = self._opened(number, form)
+        if self._ahead is not None:
+            self._left = [opened := ReadAhead(opened, self._ahead)]
+        elif iterators.keeps_order(self.dataset) and self._left_of(number, self._made) is None:
+            self._left = [opened]
+        self._left_number = number
+        return opened
+
+    def _read_what_is_left(self, made: FitIterators | None) -> None:
+        """Reads the opened pass as far as plain `fit` does. Perhaps only its first batch is read.
+
+        Args:
+          made: the iterators of the `fit`, and what is read of them.
+        """
         if self._left:
-            iterators.read_to_end(self._left[0], self.name)
+            count = self._left_of(self._left_number, made)
+            iterators.read_up_to(self._left[0], count, self.name)
+            if isinstance(self._left[0], ReadAhead):
+                self._left[0].wait()
             iterators.drop_in_background(self._left)
-        self._left = [self._opened(number, form)]
-        return self._left[0]
+
+    def _left_of(self, number: int, made: FitIterators | None) -> int | None:
+        """Returns how many batches more plain `fit` reads of the opened pass; None if all."""
+        if made is None:
+            return None
+        count = made.batches_read(made.index_of(self._reader, number))
+        read = self._left[0].taken if self._left and isinstance(self._left[0], ReadAhead) else 0
+        return count and max(0, count - read)
+
+    def _batches_read(self, made: FitIterators, index: int) -> int | None:
+        """Returns how many batches plain `fit` reads from an iterator; None if all."""
+        count = made.batches_read(index)
+        return count and count + (self._ahead or 0)
 
     def _opened(self, number: int, form: Form) -> Iterator[Structure]:
         if self._made is None:
@@ -133,7 +166,10 @@ class DatasetBatches:
 
         def form(_: tf.data.Dataset) -> tf.data.Dataset:
             read = None if self.parts is None else self.parts.pipeline(number)
-            return (self.dataset if read is None else read).prefetch(PREFETCH)
+            read = self.dataset if read is None else read
+            if self._ahead is None:
+                return read.prefetch(PREFETCH)
+            return iterators.without_prefetch(read)[0]
 
         return form
 
@@ -158,8 +194,55 @@ class DatasetBatches:
         cache_files.publish()
         if self._draws is not None:
             self._draws.begin(AFTERWARDS, 0)
-        if self._made is not None and self._training is None:
-            self._iterators.make(self._made.made_by(self._reader, epochs, stopped=stopped))
+        if self._made is None or self._training is not None:
+            return
+        made = self._made
+        if self._reader is Reader.TRAINING:
+            made = dataclasses.replace(made, epochs=epochs)
+        if stopped:  # how far is not known here
+            iterators.drop_in_background(self._left)
+        self._read_what_is_left(made)
+        self._iterators.batches_read = lambda index: self._batches_read(made, index)
+        self._iterators.make(self._made.made_by(self._reader, epochs, stopped=stopped))
+
+
+class ReadAhead:
+    """Reads some elements of an iterator ahead in a thread, as `prefetch` does.
+
+    A `repeat` above a `shuffle` takes a seed for its next round when it has read the last one to
+    its end. How many elements a `prefetch` has read when the training ends depends on the speed of
+    its thread. Here, the number is always the same.
+
+    Args:
+      batches: the iterator.
+      ahead: number of batches that are read ahead.
+
+    Attributes:
+      taken: number of batches that this iterator has given.
+    """
+
+    def __init__(self, batches: Iterator[Structure], ahead: int) -> None:
+        self._batches = batches
+        self._ahead = ahead
+        self._waiting: collections.deque[futures.Future[Structure]] = collections.deque()
+        self._thread = futures.ThreadPoolExecutor(1, "elastic-read-ahead")
+        self.taken = 0
+
+    def __iter__(self) -> Iterator[Structure]:
+        return self
+
+    def __next__(self) -> Structure:
+        while len(self._waiting) <= self._ahead:
+            self._waiting.append(self._thread.submit(next, self._batches, None))
+        batch = self._waiting.popleft().result()
+        if batch is None:
+            raise StopIteration
+        self.taken += 1
+        return batch
+
+    def wait(self) -> None:
+        """Waits until the thread has read everything that it reads ahead."""
+        futures.wait(self._waiting)
 
 
 class _RowMaps:

@@ -51,9 +51,9 @@ class NumberedIterators:
 
     Attributes:
       form_of: returns the form of an iterator that is made only for the seed that it takes.
-      is_read: returns whether other workers have read an iterator. A `shuffle` above another one
-        takes the seed of that one only when it is read.
-      to_end: returns whether other workers have read an iterator to its end.
+      batches_read: returns how many batches other workers have read from an iterator; None: all. A
+        `shuffle` above another one takes the seed of that one only when it is read, and a `repeat`
+        above a `shuffle` takes the next seed when it has read the shuffled elements to their end.
     """
 
     def __init__(
@@ -68,8 +68,7 @@ class NumberedIterators:
         self._before = before
         self._form = form
         self.form_of: Callable[[int], Form] = lambda index: form
-        self.is_read: Callable[[int], bool] = lambda index: True
-        self.to_end: Callable[[int], bool] = lambda index: True
+        self.batches_read: Callable[[int], int | None] = lambda index: None
         self._first = dataset_of(0)
         self._seeds = {id(part) for part in reshuffles(self._first)}
         self._made = 0
@@ -126,10 +125,8 @@ class NumberedIterators:
             self._made = max(self._made, count)
         while self._made < count:
             dataset = self._dataset_of(max(0, self._made - self._before))
-            made = iter(self.form_of(self._made)(dataset))
-            if self.is_read(self._made):
-                made = self._begun(made, dataset)
-            iterator = [made]
+            iterator = [iter(self.form_of(self._made)(dataset))]
+            iterator = [self._begun(iterator.pop(), dataset)]
             if self._made == keep:
                 self._kept = {keep: iterator.pop()}
             drop_in_background(iterator)
@@ -137,10 +134,13 @@ class NumberedIterators:
 
     def _begun(self, iterator: Iterator[Any], dataset: tf.data.Dataset) -> Iterator[Any]:
         """Reads as much of an iterator as the seeds depend on that later ones take."""
-        if keeps_order(dataset) and not self._is_kept and self.to_end(self._made):
+        count = self.batches_read(self._made)
+        if keeps_order(dataset) and not self._is_kept and count is None:
             self._is_kept = True
-            read_to_end(iterator, self._name)
-        elif _takes_seeds_late(dataset):
+            read_up_to(iterator, None, self._name)
+        elif repeats_shuffle(dataset):
+            read_up_to(iterator, count, self._name)
+        elif _takes_seeds_late(dataset) and count != 0:
             return itertools.chain(list(itertools.islice(iterator, 1)), iterator)
         return iterator
 
@@ -166,16 +166,35 @@ def keeps_order(dataset: tf.data.Dataset) -> bool:
     return any(reshuffles(below) for part in caches for below in part._inputs())
 
 
-def read_to_end(iterator: Iterator[Any], name: str) -> None:
-    """Reads what is left of a pass whose elements a `cache` keeps for the next ones."""
-    with counter(f"reading a pass over {name} that cache() keeps", "batches") as bar:
-        for _ in iterator:
+def read_up_to(batches: Iterator[Any], count: int | None, name: str) -> None:
+    """Reads `count` batches, or all if it is None, of a pass on which the order of later ones
+    depends.
+    """
+    with counter(f"reading a pass over {name} on which later ones depend", "batches") as bar:
+        for _ in itertools.islice(batches, count):
             bar.update()
 
 
 def repeats_shuffle(dataset: tf.data.Dataset) -> bool:
     """Returns whether one iterator takes further seeds while it is read."""
     return any(dataset_parts.is_repeat(part) and reshuffles(part) for part in parts_of(dataset))
+
+
+def without_prefetch(dataset: tf.data.Dataset) -> tuple[tf.data.Dataset, int]:
+    """Returns a dataset that reads nothing ahead at its end, and how much the given one does.
+
+    TensorFlow adds a `prefetch` where there is none. It begins to read one element ahead, as
+    `AUTOTUNE` does, and reads more only if the element is missing when it is asked for.
+    """
+    options, found, ahead = dataset.options(), dataset, 0
+    while dataset_parts.passes_elements_on(found):
+        ahead += dataset_parts.prefetched(found)
+        found = dataset_parts.input_of(found)
+    if found is dataset and options.experimental_optimization.inject_prefetch is not False:
+        ahead = 1
+    bare = tf.data.Options()
+    bare.experimental_optimization.inject_prefetch = False
+    return found.with_options(options.merge(bare)), ahead
 
 
 def check_order(
