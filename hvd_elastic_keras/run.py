@@ -30,6 +30,7 @@ from hvd_elastic_keras.cli import (
     job_request,
     leave_notices,
     run_job,
+    script_warnings,
     source_files,
     take_over,
 )
@@ -207,8 +208,8 @@ def _warnings(words: list[str], script: list[str]) -> tuple[str, ...]:
     typed = find_model.split_arguments(words, takes_value)[1]
     as_module = bool(job_flags.MODULE.value)
     texts = (
-        source_files.warning_of_flags(typed, _is_for_script, as_module=as_module) if typed else "",
-        *source_files.warnings_of_files(script, Path.cwd()),
+        script_warnings.warning_of_flags(typed, _is_for_script, as_module=as_module),
+        *script_warnings.warnings_of_files(script, Path.cwd()),
     )
     return tuple(text for text in texts if text)
 

@@ -20,7 +20,7 @@ from pathlib import Path
 from hvd_elastic_keras.common import files
 from hvd_elastic_keras.common.control import WorkerStatus
 from hvd_elastic_keras.launchers.base import LOCALHOST
-from hvd_elastic_keras.launchers.local import kept_workers
+from hvd_elastic_keras.launchers.kept_workers import kept_workers
 from hvd_elastic_keras.settings import env
 
 SLOW_PERIOD_S = 0.1

@@ -13,7 +13,7 @@ from typing import Any
 from hvd_elastic_keras.cli.job_directory import shown
 from hvd_elastic_keras.cli.job_request import JobRequest
 from hvd_elastic_keras.common import batch_plan, files, host_port, predictions
-from hvd_elastic_keras.launchers.local import kept_workers
+from hvd_elastic_keras.launchers.kept_workers import kept_workers
 from hvd_elastic_keras.loop.schedule import Schedule
 from hvd_elastic_keras.observe.console import counted
 from hvd_elastic_keras.settings.job_spec import EVALUATE, seed_of_script

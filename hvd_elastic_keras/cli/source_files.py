@@ -14,10 +14,8 @@ import contextlib
 import dataclasses
 import hashlib
 import importlib.util
-import itertools
-import re
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from hvd_elastic_keras.cli.flags import find_model
@@ -28,23 +26,6 @@ HOROVOD = "horovod"
 FOR_TENSORFLOW = ("horovod", "horovod.tensorflow", "horovod.keras", "horovod.tensorflow.keras")
 AS_MODULE = "-m"
 """The first word of a script that is named as a module."""
-LOG_FILES = ("FileHandler", "RotatingFileHandler", "TimedRotatingFileHandler")
-"""Classes of `logging` that keep a file open."""
-REMOVERS = ("os.remove", "os.removedirs")
-"""Functions that remove files."""
-REMOVERS_OF_PATHS = ("unlink", "rmdir")
-"""Functions of `os` that remove files, and methods of paths with the same names."""
-APPENDING = (
-    "warning: this script appends to files, or keeps them open ({}). All workers run it, so that "
-    "the file gets the lines of each, and a replacement that opens it with mode 'w' empties it. "
-    "Give each worker a file of its own: with os.environ.get('HVD_ELASTIC_WORKER_ID', '') in its "
-    "name. See docs/scripts.md."
-)
-REMOVING = (
-    "warning: this script removes files ({}). All workers run it, and each replacement of a worker "
-    "does so from the beginning, while the others train. Use shutil.rmtree, which is done once, or "
-    "remove before you start the job. See docs/scripts.md."
-)
 MOST_FILES = 1000
 """Most files of a script that are examined."""
 
@@ -176,9 +157,9 @@ def check_script(script: Sequence[str], directory: Path) -> None:
       script: see `file_of`, like the directory.
     """
     imports = list(_imports_of_script(script, directory))
-    if any(_is_in(i.module, PACKAGE) for i in imports):
+    if any(is_in(i.module, PACKAGE) for i in imports):
         return
-    found = next((i for i in imports if _is_in(i.module, HOROVOD)), None)
+    found = next((i for i in imports if is_in(i.module, HOROVOD)), None)
     if found is None:
         return
     raise ConfigurationError(
@@ -188,108 +169,13 @@ def check_script(script: Sequence[str], directory: Path) -> None:
 
 
 def _remedy(found: Import) -> str:
-    if found.module not in FOR_TENSORFLOW and not _is_in(found.module, "horovod.tensorflow"):
+    if found.module not in FOR_TENSORFLOW and not is_in(found.module, "horovod.tensorflow"):
         return f"{PACKAGE} trains Keras models on TensorFlow; this script needs horovodrun."
     return (
         f"Write `import {PACKAGE}.horovod as {found.alias}` there; docs/coming_from.md says what "
         "else differs. If an installed module of yours trains with this package, let the script "
         f"`import {PACKAGE}`."
     )
-
-
-def warning_of_flags(
-    script: Sequence[str], is_flag: Callable[[str], bool], *, as_module: bool
-) -> str:
-    """Returns a warning about flags of `run` after the name of a script; empty without any.
-
-    Flags after `--` clearly belong to the script.
-
-    Args:
-      script: name and arguments of the script; `--` may precede the name.
-      is_flag: whether `run` would take a flag of this name, given before the script.
-      as_module: whether the script is named as a module.
-    """
-    name, *arguments = script
-    run = f"run {AS_MODULE}" if as_module else "run"
-    meant = itertools.takewhile(lambda word: word != "--", arguments) if name != "--" else ()
-    words = [w for w in meant if w.startswith("--") and is_flag(w[2:].partition("=")[0])]
-    if not words:
-        return ""
-    found = " ".join(words)
-    return (
-        f"warning: {found} stands after {name}, so that the script gets it, and run does not. For "
-        f"run, put it before the script: {run} {found} {name}. If it is meant for the script, say "
-        f"so with --: {run} -- {name} {found}."
-    )
-
-
-def warnings_of_files(script: Sequence[str], directory: Path) -> list[str]:
-    """Returns warnings about files that each worker would write line by line, or remove.
-
-    Files that are written at once, by each worker alike, are not among them. A script that imports
-    this package says by itself who writes.
-
-    Args:
-      script: see `file_of`, like the directory.
-    """
-    files = list(_parsed_files(script, directory))
-    if any(_is_in(found.module, PACKAGE) for file in files for found in file.imports):
-        return []
-    kept = {id(n.value) for file in files for n in file.nodes if isinstance(n, ast.Assign)}
-    calls = [
-        (node, f"{_dotted_name(node.func)} in line {node.lineno} of {file.path.name}")
-        for file in files
-        for node in file.nodes
-        if isinstance(node, ast.Call)
-    ]
-
-    def appends(call: ast.Call) -> bool:
-        return _appends(call, is_kept=id(call) in kept)
-
-    return [
-        warning.format(", ".join(found))
-        for is_meant, warning in ((appends, APPENDING), (_removes, REMOVING))
-        if (found := [place for node, place in calls if is_meant(node)])
-    ]
-
-
-def _removes(call: ast.Call) -> bool:
-    is_method = isinstance(call.func, ast.Attribute) and call.func.attr in REMOVERS_OF_PATHS
-    return is_method or _dotted_name(call.func) in REMOVERS
-
-
-def _appends(call: ast.Call, *, is_kept: bool) -> bool:
-    dotted = _dotted_name(call.func)
-    name = dotted.rpartition(".")[2]
-    given = {word.arg: word.value for word in call.keywords}
-    if name == "basicConfig":
-        return "filename" in given
-    if name in LOG_FILES:
-        return True
-    if name != "open":
-        return False
-    # The first argument of the method of a path is what the second one of the function is.
-    place = 0 if isinstance(call.func, ast.Attribute) and dotted != "io.open" else 1
-    modes = "[awx][bt+]*" if is_kept else "a[bt+]*"
-    return _is_text(given.get("mode", _argument(call, place)), modes)
-
-
-def _argument(call: ast.Call, place: int) -> ast.expr | None:
-    return call.args[place] if place < len(call.args) else None
-
-
-def _is_text(node: ast.expr | None, pattern: str) -> bool:
-    """Whether an argument is written as a text of this form."""
-    text = node.value if isinstance(node, ast.Constant) else None
-    return isinstance(text, str) and re.fullmatch(pattern, text) is not None
-
-
-def _dotted_name(node: ast.expr) -> str:
-    """Returns a name as it is written, with those before it: `logging.FileHandler`."""
-    if isinstance(node, ast.Attribute):
-        before = _dotted_name(node.value)
-        return f"{before}.{node.attr}" if before else node.attr
-    return node.id if isinstance(node, ast.Name) else ""
 
 
 def files_of_script(script: Sequence[str], directory: Path) -> list[Path]:
@@ -315,18 +201,23 @@ def _place(found: Import, first: Path) -> Path:
     return found.path.parent if found.module[0] == "." else first
 
 
-def _is_in(module: str, package: str) -> bool:
+def is_in(module: str, package: str) -> bool:
+    """Returns whether a module is a package or in it, by their names."""
     return module == package or module.startswith(f"{package}.")
 
 
 def _imports_of_script(script: Sequence[str], directory: Path) -> Iterator[Import]:
     """Yields the imports of a script, and of the modules of its user that it imports."""
-    for file in _parsed_files(script, directory):
+    for file in parsed_files(script, directory):
         yield from file.imports
 
 
-def _parsed_files(script: Sequence[str], directory: Path) -> Iterator[ParsedFile]:
-    """Yields the files of a script, and of the modules of its user that it imports."""
+def parsed_files(script: Sequence[str], directory: Path) -> Iterator[ParsedFile]:
+    """Yields the files of a script, and of the modules of its user that it imports.
+
+    Args:
+      script: see `file_of`, like the directory.
+    """
     seen: set[Path] = set()
     todo, first = _own_files(script, directory), first_place(script, directory)
     while todo and len(seen) < MOST_FILES:

@@ -22,7 +22,7 @@ from hvd_elastic_keras.cli.job_request import JobRequest
 from hvd_elastic_keras.common import control, files
 from hvd_elastic_keras.common.errors import ConfigurationError
 from hvd_elastic_keras.launchers.base import LOCALHOST
-from hvd_elastic_keras.launchers.local import WorkerRecord, end_kept_workers, kept_workers
+from hvd_elastic_keras.launchers.kept_workers import WorkerRecord, end_kept_workers, kept_workers
 from hvd_elastic_keras.master.http import certificate
 from hvd_elastic_keras.master.journal import Journal, Term
 from hvd_elastic_keras.master.machine.decisions import Decisions

@@ -12,21 +12,24 @@ import functools
 import logging
 import os
 import shutil
-import signal
 import subprocess
-import sys
 import tempfile
 import threading
 import zlib
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import IO, BinaryIO, TextIO
-
-import msgspec
 
 from hvd_elastic_keras.launchers import keeper, open_files
 from hvd_elastic_keras.launchers.base import LOCALHOST, LaunchedWorker, WorkerExit, exit_cause
 from hvd_elastic_keras.launchers.fork_server import ForkServer, ForkServerError, Request
+from hvd_elastic_keras.launchers.kept_workers import (
+    KEEPER,
+    WorkerRecord,
+    decoded,
+    read_record,
+    wait_for,
+)
 from hvd_elastic_keras.settings import env
 
 log = logging.getLogger(__name__)
@@ -37,81 +40,6 @@ UNSEEN = (
 LONGEST_LINE = 2**16
 """Most characters kept of a line that a worker prints."""
 CUT = f" … (cut after {LONGEST_LINE:,} characters; the whole line is in the worker's log)"
-KEEPER = (sys.executable, "-I", "-S", str(Path(keeper.__file__).resolve()))
-
-
-class WorkerRecord(msgspec.Struct, frozen=True):
-    """The notes of a keeper about its worker.
-
-    Attributes:
-      started: time at which the process started, in clock ticks. With it, another process with the
-        same `pid` is not mistaken for the worker.
-      exit: return code, as in `WorkerExit.return_code`; None while the worker runs.
-    """
-
-    pid: int
-    started: int | None
-    keeper: int
-    keeper_started: int | None
-    scratch: str
-    exit: int | None
-
-    @property
-    def is_kept(self) -> bool:
-        """Whether the keeper lives. Without it, the worker ends at once or soon."""
-        return keeper.start_ticks(self.keeper) == self.keeper_started
-
-    @property
-    def noted_in(self) -> Path | None:
-        """The directory in which a living keeper writes its notes; None if the keeper is gone."""
-        with contextlib.suppress(OSError, IndexError):
-            command = Path(f"/proc/{self.keeper}/cmdline").read_bytes().split(b"\0")
-            return Path(os.fsdecode(command[len(KEEPER)])).parent
-        return None
-
-    def belongs_to(self, directory: Path) -> bool:
-        """Returns whether the keeper writes its notes in `directory`, and not in its original."""
-        with contextlib.suppress(OSError):
-            return self.noted_in is not None and self.noted_in.samefile(directory)
-        return False
-
-    def kill(self) -> None:
-        """Sends SIGKILL to the worker's process group."""
-        if keeper.start_ticks(self.pid) == self.started:
-            with contextlib.suppress(ProcessLookupError, PermissionError):
-                os.killpg(self.pid, signal.SIGKILL)
-
-
-def kept_workers(directory: Path) -> dict[str, WorkerRecord]:
-    """Returns the living local workers by id, whether their launcher lives or not.
-
-    In a copy of a job directory, these are the workers of the other job; see
-    `WorkerRecord.belongs_to`.
-    """
-    found = ((path.stem, _read(path)) for path in directory.glob("*.json"))
-    return {worker_id: kept for worker_id, kept in found if kept and kept.is_kept}
-
-
-def end_kept_workers(workers: Collection[WorkerRecord]) -> None:
-    """Ends workers without a launcher, and waits until they are gone."""
-    for kept in workers:
-        kept.kill()
-    for kept in workers:
-        _wait_for(kept)
-
-
-def _read(path: Path) -> WorkerRecord | None:
-    try:
-        return _decoded(path.read_bytes())
-    except OSError:
-        return None
-
-
-def _decoded(data: bytes) -> WorkerRecord | None:
-    try:
-        return msgspec.json.decode(data, type=WorkerRecord)
-    except msgspec.DecodeError:
-        return None
 
 
 class LocalLauncher:
@@ -180,7 +108,7 @@ class LocalLauncher:
             os.mkfifo(Path(scratch, keeper.OUTPUT))
             output = self._listen(scratch)
             wait = self._start_keeper(worker_id, scratch)
-            kept = _read(self._record(worker_id))
+            kept = read_record(self._record(worker_id))
             if kept is None:
                 raise OSError(f"{self._record(worker_id)} cannot be read")
             record = self._record(worker_id).open("rb")
@@ -189,13 +117,13 @@ class LocalLauncher:
             raise
         if self._file_limits:
             open_files.set_limit(kept.pid, self._file_limits)
-        waits = wait or functools.partial(_wait_for, kept)
+        waits = wait or functools.partial(wait_for, kept)
         self._watch(worker_id, kept, on_exit, output=output, record=record, wait=waits)
         return LaunchedWorker(LOCALHOST, kept.pid)
 
     def adopt(self, worker_id: str, on_exit: Callable[[WorkerExit], None]) -> LaunchedWorker | None:
         """Looks after a worker that an earlier launcher has started. See `Launcher.adopt`."""
-        kept = _read(self._record(worker_id))
+        kept = read_record(self._record(worker_id))
         if kept is None:
             return None
         if kept.is_kept and kept.belongs_to(self._record_dir):
@@ -205,7 +133,7 @@ class LocalLauncher:
                 on_exit,
                 output=self._listen(kept.scratch),
                 record=self._record(worker_id).open("rb"),
-                wait=functools.partial(_wait_for, kept),
+                wait=functools.partial(wait_for, kept),
             )
         else:
             reason = UNSEEN if kept.exit is None else ""
@@ -288,7 +216,7 @@ class LocalLauncher:
             kept.kill()  # the keeper may have been killed, not the worker
             shutil.rmtree(kept.scratch, ignore_errors=True)
             with record:  # open already, because the file may have been removed
-                last = _decoded(record.read())
+                last = decoded(record.read())
             code = last.exit if last else None
             reason = _without_keeper(keepers_code) if code is None else ""
             self._call(self._ended, WorkerExit(worker_id, code, reason), on_exit)
@@ -350,15 +278,3 @@ def _without_keeper(code: int | None) -> str:
     """
     cause = "is gone" if code is None else exit_cause(code)
     return f"was ended together with its parent process (keeper.py), which {cause}"
-
-
-def _wait_for(kept: WorkerRecord) -> int | None:
-    """Waits for a keeper that is no child of this process; returns None, its code is unknown."""
-    with contextlib.suppress(ProcessLookupError):
-        descriptor = os.pidfd_open(kept.keeper)
-        try:
-            if kept.is_kept:
-                open_files.until_readable(descriptor)
-        finally:
-            os.close(descriptor)
-    return None

@@ -70,9 +70,10 @@ def after_failure(
         return GiveUp(reason)
     if restarts.own_errors >= _most_own_errors(config, restarts, training):
         return GiveUp(
-            f"{restarts.own_errors} workers failed at step {restarts.own_errors_step} by an error "
-            f"of their own; {first_and_last(restarts.first_failure, restarts.last_failure)}. The "
-            "error is in its log"
+            f"{restarts.own_errors} workers failed in a row by an error of their own, and the job "
+            f"got no further (last step reported: {restarts.own_errors_step}); "
+            f"{first_and_last(restarts.first_failure, restarts.last_failure)}. The error is in its "
+            "log"
         )
     if restarts.used >= config.max_restarts:
         return GoOn(f"no restart is left of {config.max_restarts} (--max_restarts)")

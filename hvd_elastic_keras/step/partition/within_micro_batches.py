@@ -22,7 +22,8 @@ import keras
 import tensorflow as tf
 
 from hvd_elastic_keras.common.patches import replaced
-from hvd_elastic_keras.step.partition.rules.dimensions import Dims, Sizes, is_rows, static
+from hvd_elastic_keras.step.partition.rules.dimensions import Dims, is_rows, static
+from hvd_elastic_keras.step.partition.rules.sizes import Sizes
 from hvd_elastic_keras.step.partition.rules.states import Decision, View, sharded
 
 MARK = "within_micro_batches"

@@ -11,13 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from hvd_elastic_keras.cli.source_files import (
-    check_script,
-    file_of,
-    source_digests,
-    warning_of_flags,
-    warnings_of_files,
-)
+from hvd_elastic_keras.cli.script_warnings import warning_of_flags, warnings_of_files
+from hvd_elastic_keras.cli.source_files import check_script, file_of, source_digests
 from hvd_elastic_keras.common.errors import ConfigurationError
 
 UNPORTED = {

@@ -22,7 +22,8 @@ import pytest
 
 from hvd_elastic_keras.launchers.base import LOCALHOST, WorkerExit
 from hvd_elastic_keras.launchers.fork_server import ForkServer, ForkServerError, Request
-from hvd_elastic_keras.launchers.local import KEEPER, LocalLauncher, kept_workers
+from hvd_elastic_keras.launchers.kept_workers import KEEPER, kept_workers
+from hvd_elastic_keras.launchers.local import LocalLauncher
 from hvd_elastic_keras.settings import env
 from tests.harness.job import REPOSITORY, lives
 

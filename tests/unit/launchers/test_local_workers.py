@@ -19,13 +19,8 @@ import pytest
 
 from hvd_elastic_keras.cli.take_over import living
 from hvd_elastic_keras.launchers.base import LOCALHOST, WorkerExit
-from hvd_elastic_keras.launchers.local import (
-    KEEPER,
-    LONGEST_LINE,
-    LocalLauncher,
-    end_kept_workers,
-    kept_workers,
-)
+from hvd_elastic_keras.launchers.kept_workers import KEEPER, end_kept_workers, kept_workers
+from hvd_elastic_keras.launchers.local import LONGEST_LINE, LocalLauncher
 from hvd_elastic_keras.observe.console import Console
 from hvd_elastic_keras.settings import env
 

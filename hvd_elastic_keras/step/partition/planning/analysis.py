@@ -28,13 +28,12 @@ from hvd_elastic_keras.step.partition.planning.walk import Key, Walk
 from hvd_elastic_keras.step.partition.rules.dimensions import (
     OTHER_SIZES,
     Dims,
-    Sizes,
-    Values,
     dim_at,
     static,
     tried,
     tried_up_to,
 )
+from hvd_elastic_keras.step.partition.rules.sizes import Sizes, Values
 from hvd_elastic_keras.step.partition.rules.states import HANDLE, REPLICATED, How, State, sharded
 
 MOST_WALKS = 4

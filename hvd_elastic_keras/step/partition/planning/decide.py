@@ -9,8 +9,8 @@ from hvd_elastic_keras.keras_internals.traced_graphs import PYTHON_CALLS
 from hvd_elastic_keras.step.partition import within_micro_batches
 from hvd_elastic_keras.step.partition.captured_step import WRITES
 from hvd_elastic_keras.step.partition.rules import RULES
-from hvd_elastic_keras.step.partition.rules.dimensions import Sizes
 from hvd_elastic_keras.step.partition.rules.elementwise import is_guard
+from hvd_elastic_keras.step.partition.rules.sizes import Sizes
 from hvd_elastic_keras.step.partition.rules.states import (
     CONJUNCT,
     HANDLE,

@@ -10,8 +10,8 @@ from hvd_elastic_keras.step.partition.captured_step import is_for_xla
 from hvd_elastic_keras.step.partition.plan import Plan
 from hvd_elastic_keras.step.partition.planning.decide import with_handles
 from hvd_elastic_keras.step.partition.planning.tensor_states import Known
-from hvd_elastic_keras.step.partition.rules.dimensions import common_values, same_values
 from hvd_elastic_keras.step.partition.rules.elementwise import is_guard
+from hvd_elastic_keras.step.partition.rules.sizes import common_values, same_values
 from hvd_elastic_keras.step.partition.rules.states import (
     EMPTY,
     PARTIAL,

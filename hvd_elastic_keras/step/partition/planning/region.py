@@ -20,8 +20,8 @@ from hvd_elastic_keras.step.partition.planning.plan_functions import (
 from hvd_elastic_keras.step.partition.planning.tensor_states import Known, TensorStates, Versions
 from hvd_elastic_keras.step.partition.planning.walk import Walk
 from hvd_elastic_keras.step.partition.rules import RULES
-from hvd_elastic_keras.step.partition.rules.dimensions import Sizes
 from hvd_elastic_keras.step.partition.rules.elementwise import elementwise
+from hvd_elastic_keras.step.partition.rules.sizes import Sizes
 from hvd_elastic_keras.step.partition.rules.states import (
     HANDLE,
     PARTIAL,

@@ -13,13 +13,8 @@ import tensorflow as tf
 
 from hvd_elastic_keras.step.partition.plan import Collective
 from hvd_elastic_keras.step.partition.planning.walk import Walk
-from hvd_elastic_keras.step.partition.rules.dimensions import (
-    Dims,
-    Sizes,
-    Values,
-    is_constant,
-    tried,
-)
+from hvd_elastic_keras.step.partition.rules.dimensions import Dims, is_constant, tried
+from hvd_elastic_keras.step.partition.rules.sizes import Sizes, Values
 from hvd_elastic_keras.step.partition.rules.states import (
     EMPTY,
     HANDLE,

@@ -20,13 +20,13 @@ from hvd_elastic_keras.keras_internals.tensorflow_names import op_def_registry
 from hvd_elastic_keras.keras_internals.traced_graphs import nodes_within
 from hvd_elastic_keras.step.partition.rules.dimensions import (
     Dims,
-    Sizes,
     dim_at,
     is_multiple,
     is_rows,
     rows_axes,
     tried,
 )
+from hvd_elastic_keras.step.partition.rules.sizes import Sizes
 
 
 class State(msgspec.Struct, frozen=True):
