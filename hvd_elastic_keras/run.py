@@ -106,7 +106,7 @@ def _start(given: settings.Settings, arguments: Sequence[str]) -> int:
     join_flags.refuse_without_join()
     if job_flags.RESUME.value:
         before = Path(job_flags.JOB_DIR.value) if job_flags.JOB_DIR.value else None
-        take_over.start_again(before, ["--dry_run"] if job_flags.DRY_RUN.value else [])
+        take_over.start_again(before, given, takes_value)
     if job_flags.DRY_RUN.value:
         request = _request(script, given)
         model = find_model.short_name(request.spec.model) if request.spec else request.name

@@ -24,7 +24,7 @@ from hvd_elastic_keras.common.errors import ConfigurationError
 from hvd_elastic_keras.launchers.base import LOCALHOST
 from hvd_elastic_keras.launchers.kept_workers import WorkerRecord, end_kept_workers, kept_workers
 from hvd_elastic_keras.master.http import certificate
-from hvd_elastic_keras.master.journal import Journal, Term
+from hvd_elastic_keras.master.journal import Entry, Journal, Term
 from hvd_elastic_keras.master.machine.decisions import Decisions
 from hvd_elastic_keras.observe.console import Console
 from hvd_elastic_keras.settings import env
@@ -32,6 +32,8 @@ from hvd_elastic_keras.settings.options import RunOptions
 
 RUN = "hvd_elastic_keras.run"
 RESUME = "--resume"
+OF_A_START = {"resume", "job_dir", "dry_run"}
+"""Flags that say how a job is started again, and are not part of its command."""
 
 
 def left_behind(request: JobRequest, term: Term, console: Console) -> control.Endpoint | None:
@@ -188,14 +190,18 @@ def sources_handed_on() -> dict[str, str]:
     return sources
 
 
-def start_again(job_dir: Path | None, more: Sequence[str] = ()) -> NoReturn:
+def start_again(
+    job_dir: Path | None, given: settings.Settings, takes_value: Callable[[str], bool]
+) -> NoReturn:
     """Replaces this process by the command that started the job of a directory last (`--resume`).
 
     Args:
-      more: flags for this start only.
+      given: this command. Its typed flags count before those of the earlier command.
+      takes_value: says of the name of a flag whether the next argument is its value.
 
     Raises:
-      ConfigurationError: no job was ever started there.
+      ConfigurationError: no job was ever started there, or this command names another model or
+        script, or a file of flags.
     """
     if job_dir is None:
         raise ConfigurationError(f"{RESUME} was given without --job_dir. Say which job is meant.")
@@ -209,11 +215,67 @@ def start_again(job_dir: Path | None, more: Sequence[str] = ()) -> NoReturn:
             f"{RESUME} was given, but {job_dir} does not say with which command its job was "
             f"started{problem}. Give that command with this --job_dir."
         )
-    command = [sys.executable, "-m", RUN, f"--job_dir={job_dir.resolve()}", *more]
-    command += last.command
+    in_files = {s for s in given.sources.values() if s.endswith(settings.SUFFIX)}
+    if in_files and settings.CONFIG not in settings.from_environment():
+        raise ConfigurationError(
+            f"--config={in_files.pop()} was given together with {RESUME}, which takes all values "
+            "from the job. Give those that shall differ as flags."
+        )
+    typed = {n for n, source in given.sources.items() if source == settings.COMMAND_LINE}
+    changed, words = _changed(last, given.words, typed, takes_value)
+    command = [sys.executable, "-m", RUN, f"--job_dir={job_dir.resolve()}"]
+    command += ["--dry_run"] if "dry_run" in typed else []
+    command += words
     # The words already hold the values of the earlier environment; today's may differ.
     env.set_variables(dict.fromkeys(env.variables_beginning(env.RUN_PREFIX)))
-    sources = {name: source for name, source in last.sources.items() if name != "job_dir"}
+    kept = last.sources.keys() - changed - {"job_dir"}
+    sources = {name: last.sources[name] for name in kept}
     env.set_variables({env.RESUMED: json.dumps(sources)})
     os.chdir(last.directory)
     os.execv(sys.executable, command)
+
+
+def _changed(
+    last: Entry, words: list[str], typed: set[str], takes_value: Callable[[str], bool]
+) -> tuple[set[str], list[str]]:
+    """Puts the typed flags of a command into the earlier one.
+
+    Returns:
+      The flags that differ from the earlier command, and all words.
+
+    Raises:
+      ConfigurationError: the command names another model or script.
+    """
+    flags, script = split_arguments(words, takes_value)
+    before, script_before = split_arguments(list(last.command), takes_value)
+    now = [
+        (name, value, used)
+        for name, value, used in flags
+        if settings.flag_of(name) in typed - OF_A_START
+    ]
+    known = {(name, value) for name, value, _ in before}
+    new = [(name, value, used) for name, value, used in now if (name, value) not in known]
+    changed = {settings.flag_of(name) for name, _, _ in new}
+    others = [
+        " ".join(used) for name, _, used in new if settings.flag_of(name) in ("model", "module")
+    ]
+    if script and (_place(script, Path.cwd()) != _place(script_before, Path(last.directory))):
+        others.append(shlex.join(script))
+    if others:
+        raise ConfigurationError(
+            f"{' '.join(others)} was given together with {RESUME}, which starts the job again with "
+            f"its own command: {shlex.join(last.command)}. Leave it out. To start another command "
+            f"in this directory, give it with --job_dir and without {RESUME}."
+        )
+    kept = [
+        word for name, _, used in before if settings.flag_of(name) not in changed for word in used
+    ]
+    more = [word for _, _, used in new for word in used]
+    return changed, [*kept, *more, *script_before]
+
+
+def _place(script: Sequence[str], directory: Path) -> tuple[str, ...]:
+    """Returns a script, as a path that holds in any directory, and its arguments."""
+    name, *arguments = script[1:] if script[:1] == ["--"] else script or ("",)
+    path = directory / name
+    return (str(path.resolve()) if path.is_file() else name, *arguments)

@@ -57,7 +57,15 @@ def test_the_plan_of_a_model_is_what_the_job_then_does(tmp_path: Path) -> None:
         assert job.events("round_running")[0]["micro_batches"] == [2, 1]
         before = {path: path.read_bytes() for path in job.job_dir.rglob("*") if path.is_file()}
         again = dry_run(tmp_path, "--resume", f"--job_dir={job.job_dir}")
+        changed = dry_run(
+            tmp_path, "--resume", f"--job_dir={job.job_dir}", "--epochs=7", f"--model={model}"
+        )
+        other = dry_run(tmp_path, "--resume", f"--job_dir={job.job_dir}", "--model=resnet50")
         after = {path: path.read_bytes() for path in job.job_dir.rglob("*") if path.is_file()}
+    assert "set: epochs=7 (command line)" in changed.stdout
+    assert f"set: global_batch_size=24 ({tmp_path / 'job.toml'}, when" in changed.stdout
+    assert other.returncode == 2
+    assert other.stderr.startswith("error: --model=resnet50 was given together with --resume")
     assert again.returncode == 0, again.stderr
     assert "going on from the checkpoint of step 9" in again.stdout
     started = "when the job was started)"

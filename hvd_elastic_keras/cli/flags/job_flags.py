@@ -131,8 +131,9 @@ JOB_DIR = flags.DEFINE_string(
 RESUME = flags.DEFINE_boolean(
     "resume",
     False,
-    "Start the job of --job_dir again, with the command it was started with. Workers that a killed "
-    "launcher has left are taken over in the midst of their training.",
+    "Start the job of --job_dir again, with the command it was started with. Flags typed beside "
+    "--resume count before those of that command. Workers that a killed launcher has left are "
+    "taken over in the midst of their training.",
 )
 DRY_RUN = flags.DEFINE_boolean(
     "dry_run",
