@@ -34,7 +34,7 @@ def conclude(console: Console, request: JobRequest, result: JobResult, signals: 
     job_dir = job_directory.shown(request.job_dir)
     if result.refused:
         console.error(result.reason)
-        return EXIT_FAILED if result.training > 1 or result.step else EXIT_CONFIGURATION
+        return EXIT_FAILED if result.has_trained else EXIT_CONFIGURATION
     if result.spent_s:
         console.info(goodput.told(result.spent_s))
     several = result.training > 1

@@ -160,7 +160,10 @@ class Controller:
             await clear_away(launcher, told, grace_s, lambda: self._stopping.is_at_once)
             self.joiners.tell_of_those_left(awaited)
             self._due.end()
-            return self._finish(end)
+            result = self._finish(end)
+            if result.refused and not result.has_trained:
+                self._term.give_back()
+            return result
         finally:
             ticker.cancel()
             self.kill_workers()

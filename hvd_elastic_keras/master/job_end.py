@@ -36,6 +36,11 @@ class JobResult:
     spent_s: Mapping[str, float] = dataclasses.field(default_factory=dict)
     """Seconds spent on each part of the job, such as training; see `goodput.Part`."""
 
+    @property
+    def has_trained(self) -> bool:
+        """Whether the workers of this start have taken a step, as far as is known."""
+        return self.training > 1 or self.step > 0
+
 
 def concluded(
     state: State, end: act.EndJob, stop_requested: bool, recorded_step: int, now: float

@@ -101,6 +101,17 @@ class Journal:
             raise
         self.last, self.is_broken = entry, False
 
+    def repeat(self, entry: Entry, term: int) -> None:
+        """Adds an earlier entry again, as one of this term.
+
+        Raises:
+          OSError: the journal cannot be written.
+        """
+        sequence = self.last.sequence + 1 if self.last else 1
+        again = msgspec.structs.replace(entry, sequence=sequence, term=term)
+        self._append(_line(again))
+        self.last = again
+
     def close(self) -> None:
         """Closes the file."""
         file, self._file = self._file, None
@@ -237,7 +248,7 @@ class Term:
         self._sources = sources
         self._console = console
         self.trouble = ""
-        last = self._journal.last
+        self._last = last = self._journal.last
         self.number = 1 + max(known, last.term if last else 0)
         self.before: Decisions | None = None
         self.command_before = last.command if last else ()
@@ -272,6 +283,15 @@ class Term:
                     "the journal is written again: if this launcher is killed, its workers can be "
                     "taken over"
                 )
+
+    def give_back(self) -> None:
+        """Leaves the earlier master's command and decisions to the next one, if there was any.
+
+        A command that is refused before it has trained is not the one that `--resume` means.
+        """
+        if self._last is not None:
+            with contextlib.suppress(OSError):  # then the refused command is left
+                self._journal.repeat(self._last, self.number)
 
     def close(self) -> None:
         """Closes the journal."""

@@ -189,6 +189,23 @@ def test_no_entry_is_shorter_than_is_assumed_of_lost_ones(tmp_path: Path) -> Non
     assert (tmp_path / "journal").stat().st_size - paths >= journal.LEAST_ENTRY_BYTES
 
 
+def test_a_refused_command_leaves_that_of_the_master_before(tmp_path: Path) -> None:
+    kept = some_decisions()
+    first = Term(tmp_path, COMMAND, Console(io.StringIO()), sources={"model": "there"})
+    first.give_back()
+    first.keep(kept[-1])
+    first.close()
+    for _ in range(2):
+        refused = Term(tmp_path, ("--model=y",), Console(io.StringIO()), sources={"model": "here"})
+        refused.keep(kept[0])
+        refused.give_back()
+        refused.close()
+    last = Journal(tmp_path / "journal").last
+    assert last is not None
+    assert (last.command, last.sources) == (COMMAND, {"model": "there"})
+    assert (last.decisions, last.term) == (kept[-1], 3)
+
+
 def test_a_long_journal_is_replaced_by_its_last_entry(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
