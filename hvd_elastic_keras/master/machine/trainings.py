@@ -256,4 +256,9 @@ def _end_without_workers(t: Transition) -> None:
             "Raise --max_restarts if the workers' logs show nothing wrong.",
         )
     else:
-        end(t, Outcome.FAILED, "all workers have left before the training was finished.")
+        end(
+            t,
+            Outcome.FAILED,
+            "all workers have left before the training was finished. `run --resume` with this "
+            "--job_dir goes on from the newest checkpoint.",
+        )
