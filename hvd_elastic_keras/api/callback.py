@@ -14,6 +14,7 @@ from msgspec import UNSET, UnsetType
 from hvd_elastic_keras.api.fit_in_elastic_run import rounds_of_fit
 from hvd_elastic_keras.api.fit_inputs import FitInputs, check_order
 from hvd_elastic_keras.api.fit_rounds import FitRounds
+from hvd_elastic_keras.api.prepare import warn_of_batch_norm, with_batch_norm
 from hvd_elastic_keras.api.train import train
 from hvd_elastic_keras.api.training import Training
 from hvd_elastic_keras.common.errors import ConfigurationError, show_in_one_line
@@ -35,7 +36,7 @@ from hvd_elastic_keras.keras_internals.learning_rate import Growth
 from hvd_elastic_keras.loop.callback_runner import CallbackRunner
 from hvd_elastic_keras.loop.schedule import Schedule
 from hvd_elastic_keras.settings import env
-from hvd_elastic_keras.settings.options import MICRO_BATCH
+from hvd_elastic_keras.settings.options import BATCH
 from hvd_elastic_keras.settings.training_config import (
     DEFAULT_LR_WARM_UP_STEPS,
     GLOBAL,
@@ -66,8 +67,7 @@ class ElasticCallback(keras.callbacks.Callback):  # type: ignore[misc]  # Keras 
 
     The callback replaces `fit`'s own loop with the atomic steps of `Trainer`. Arguments, order of
     hooks, `History` and logs stay the same as in plain `fit`. The weights are also the same, up to
-    rounding. Batch normalisation is the exception: it sees one micro-batch at a time unless
-    `batch_norm="batch"` is given.
+    rounding. Batch normalisation normalises over the whole batch of all workers.
 
     The arguments from `checkpoint_every_n_epochs` to `audit` are also options of `run`. Options on
     the command line take precedence over these arguments. The arguments take precedence over a file
@@ -76,8 +76,8 @@ class ElasticCallback(keras.callbacks.Callback):  # type: ignore[misc]  # Keras 
     Args:
       micro_batch_size: examples of a micro-batch. A batch is cut into micro-batches, and each
         worker computes whole micro-batches, in one pass if memory holds them. None: an eighth of
-        the batch, but at least 16 examples if the model has batch normalisation, which sees one
-        micro-batch at a time; see `BatchCut`. With `batch="per_worker"`, no batch is shared, and
+        the batch, but at least 16 examples if batch normalisation normalises over each micro-batch;
+        see `BatchCut`. With `batch="per_worker"`, no batch is shared, and
         None means the whole batch of a worker.
       seed: determines the order of shuffled arrays and of the batches of a `PyDataset`, which
         differs from epoch to epoch. None: the order of plain `fit` where the seed of
@@ -100,8 +100,11 @@ class ElasticCallback(keras.callbacks.Callback):  # type: ignore[misc]  # Keras 
         slower computes fewer micro-batches of the same batch; the result stays the same.
       compression: "none" sends gradients between workers unchanged. "fp16" and "bf16" round them,
         which takes half of the time on a slow network.
-      batch_norm: "micro_batch" normalises over each micro-batch by itself. "batch" normalises over
-        the whole batch, as plain Keras does, and needs more rounds of collectives in a step.
+      batch_norm: "batch" normalises over the whole batch, as plain Keras does, and needs more
+        rounds of collectives in a step. "micro_batch" normalises over each micro-batch by itself.
+        "auto", the default: the whole batch, but each micro-batch if a step may have one round
+        only: with `deterministic`, with `balance="speed"`, and where micro-batches are computed one
+        after the other. A warning says so. With `batch="per_worker"`, it is each micro-batch.
       audit: whether each epoch leaves a ledger in the job directory. The ledger says which worker
         used which examples in which step, and whether each example was used exactly once.
       batch: "global": the workers share the batch given to `fit`. "per_worker": each worker takes a
@@ -237,6 +240,9 @@ class ElasticCallback(keras.callbacks.Callback):  # type: ignore[misc]  # Keras 
 
     def _training(self, call: FitCall, rounds: FitRounds) -> Training:
         model_building.check_fit(call.model)
+        options = with_batch_norm(
+            self._options, self.batch_grows, self._cut.micro_batch_size is not None
+        )
         membership = rounds.membership
         alone = not membership.has_others
         if not alone:
@@ -259,8 +265,10 @@ class ElasticCallback(keras.callbacks.Callback):  # type: ignore[misc]  # Keras 
             inputs = FitInputs(
                 call, schedule, OrderSeed(seed, self._seed is not None), self._cut, alone=alone
             )
-            over_micro_batches = self._options.batch_norm == MICRO_BATCH
-            source = inputs.training(grows=self.batch_grows, over_micro_batches=over_micro_batches)
+            source = inputs.training(
+                grows=self.batch_grows, over_micro_batches=options.batch_norm != BATCH
+            )
+            warn_of_batch_norm(self._options, options, call.model, source)
             evaluate = inputs.evaluation(source)
             source.call_hooks(evaluate, schedule.evaluates_after, schedule.initial_epoch)
         environment = membership.environment
@@ -282,7 +290,7 @@ class ElasticCallback(keras.callbacks.Callback):  # type: ignore[misc]  # Keras 
             ),
             job_dir=None if environment is None else environment.job_path,
             cut_is_chosen=self._cut.micro_batch_size is not None,
-            options=self._options,
+            options=options,
             growth=self._growth(source.global_batch_size) if self.batch_grows else None,
             # Alone, Keras's own progress bar is among the callbacks.
             verbose=0 if alone else call.verbose,

@@ -5,6 +5,8 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Sequence
 
+import keras
+import msgspec
 import tensorflow as tf
 
 from hvd_elastic_keras.api.first_steps import explained_first_steps
@@ -13,6 +15,7 @@ from hvd_elastic_keras.api.training import Training, own_steps
 from hvd_elastic_keras.common.garbage import not_collected
 from hvd_elastic_keras.data.input.interfaces import Input
 from hvd_elastic_keras.data.input.per_worker import PerWorkerInput
+from hvd_elastic_keras.keras_internals.model_building import has_batch_norm
 from hvd_elastic_keras.keras_internals.model_variables import ModelVariables, can_be_sent
 from hvd_elastic_keras.loop.newcomer import first_rows, warm_up
 from hvd_elastic_keras.loop.observer import Observer, Round
@@ -20,7 +23,15 @@ from hvd_elastic_keras.loop.observers import best_model
 from hvd_elastic_keras.loop.observers.growing_batch import PerWorkerRunner
 from hvd_elastic_keras.loop.phase import PhaseRunner
 from hvd_elastic_keras.observe.notices import notices
-from hvd_elastic_keras.settings.options import AUTO, LOOP, SKIP, SPEED, RunOptions
+from hvd_elastic_keras.settings.options import (
+    AUTO,
+    BATCH,
+    LOOP,
+    MICRO_BATCH,
+    SKIP,
+    SPEED,
+    RunOptions,
+)
 from hvd_elastic_keras.state.cursor import Cursor
 from hvd_elastic_keras.state.run_state import LEAST_LATE_BYTES, RunState
 from hvd_elastic_keras.step.compiled_steps import compiled_step, variables_kept
@@ -30,6 +41,11 @@ from hvd_elastic_keras.step.traced_step import PLAIN, StepOptions
 from hvd_elastic_keras.step.world import world_of_process
 from hvd_elastic_keras.worker.session import SoloSession
 
+BATCH_NORM_DIFFERS = (
+    "warning: batch normalisation normalises over each micro-batch of {} examples, and not over "
+    "the batch as plain Keras does: with these options, a step has one round of collectives only. "
+    "See docs/exactness.md. --batch_norm=micro_batch chooses this, without a warning."
+)
 CHECKED_WORKERS = 3
 NOT_SHARED = (
     "these variables of layers differ from worker to worker: {}. Only numeric variables of a fixed "
@@ -241,6 +257,37 @@ def together_of(options: RunOptions, cut_is_chosen: bool) -> int | None:
     if options.micro_batches == AUTO and (on_gpu or options.balance == SPEED):
         return 1
     return options.micro_batches_together or None
+
+
+def with_batch_norm(options: RunOptions, grows: bool, cut_is_chosen: bool) -> RunOptions:
+    """Returns the options of a `fit`, with a choice where `auto` leaves batch normalisation open.
+
+    Args:
+      grows: whether each worker takes a batch of its own.
+      cut_is_chosen: whether the user has given the size of micro-batches.
+    """
+    if options.batch_norm != AUTO:
+        return options
+    has_one_round = options.deterministic or together_of(options, cut_is_chosen) is not None
+    chosen = MICRO_BATCH if grows or has_one_round else BATCH
+    return msgspec.structs.replace(options, batch_norm=chosen)
+
+
+def warn_of_batch_norm(
+    given: RunOptions, options: RunOptions, model: keras.Model, source: Input
+) -> None:
+    """Warns if batch normalisation differs from that of plain Keras though nobody asked for it.
+
+    Args:
+      given: the options before `with_batch_norm`.
+    """
+    if (
+        (given.batch_norm, options.batch_norm) == (AUTO, MICRO_BATCH)
+        and not isinstance(source, PerWorkerInput)
+        and source.num_micro_batches > 1
+        and has_batch_norm(model)
+    ):
+        notices.tell(BATCH_NORM_DIFFERS.format(source.micro_batch_size))
 
 
 def _options(training: Training) -> StepOptions:

@@ -27,7 +27,7 @@ from hvd_elastic_keras.keras_internals.model_variables import variables_of
 from hvd_elastic_keras.loop.callback_runner import CallbackRunner
 from hvd_elastic_keras.loop.schedule import Schedule
 from hvd_elastic_keras.settings import env
-from hvd_elastic_keras.settings.options import MICRO_BATCH
+from hvd_elastic_keras.settings.options import BATCH
 from hvd_elastic_keras.settings.training_config import (
     BatchCut,
     TrainingConfig,
@@ -202,7 +202,7 @@ class Trainer:
     def _cut_batches(self) -> None:
         """Cuts batches to suit the layers of the model, which must be built for that."""
         cut = self.config.cut
-        by_micro_batch = self._options.batch_norm == MICRO_BATCH
+        by_micro_batch = self._options.batch_norm != BATCH
         has_batch_norm = by_micro_batch and model_building.has_batch_norm(self.model)
         self._train.cut_into(cut.of(self._train.global_batch_size, has_batch_norm))
         if self._evaluate is not None:

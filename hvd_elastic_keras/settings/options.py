@@ -52,7 +52,7 @@ COMPRESSIONS = (NO_COMPRESSION, FP16, BF16)
 """Formats of gradients between the workers: unchanged, or rounded to 16 bits."""
 MICRO_BATCH = "micro_batch"
 BATCH = "batch"
-BATCH_NORMS = (MICRO_BATCH, BATCH)
+BATCH_NORMS = (AUTO, MICRO_BATCH, BATCH)
 """Batches over which batch normalisation normalises in training."""
 NO_EXPORT = "none"
 SAVED_MODEL = "saved_model"
@@ -147,13 +147,15 @@ class RunOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     batch_norm: Annotated[
         str,
         Option(
-            "The examples over which batch normalisation normalises in training: each micro-batch "
-            "by itself, or the whole batch of all workers, as plain Keras does, with one more "
-            "round of collectives forward and one backward for each layer.",
+            "The examples over which batch normalisation normalises in training: the whole batch "
+            "of all workers, as plain Keras does, with one more round of collectives forward and "
+            "one backward for each layer, or each micro-batch by itself. auto: with fit the whole "
+            "batch, if a step may have several rounds; with --model or Trainer each micro-batch.",
             choices=BATCH_NORMS,
-            more="`--deterministic` refuses the whole batch.",
+            more="`--deterministic` refuses the whole batch. See "
+            "[exactness.md](exactness.md#batch-norm).",
         ),
-    ] = MICRO_BATCH
+    ] = AUTO
     explain_step: Annotated[
         bool,
         Option(

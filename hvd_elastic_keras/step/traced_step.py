@@ -29,7 +29,7 @@ from hvd_elastic_keras.keras_internals.model_variables import (
     optimizers_of,
 )
 from hvd_elastic_keras.keras_internals.traced_graphs import PYTHON_CALLS, nodes_of
-from hvd_elastic_keras.settings.options import MICRO_BATCH, NO_COMPRESSION
+from hvd_elastic_keras.settings.options import AUTO, BATCH, NO_COMPRESSION
 from hvd_elastic_keras.step.check_step import check_step
 from hvd_elastic_keras.step.partition import plan
 from hvd_elastic_keras.step.partition.captured_step import CapturedStep, capture
@@ -67,7 +67,7 @@ class StepOptions:
     together: int | None = 1
     timed: bool = False
     compression: str = NO_COMPRESSION
-    batch_norm: str = MICRO_BATCH
+    batch_norm: str = AUTO
 
 
 PLAIN = StepOptions()
@@ -115,7 +115,7 @@ class TracedStep:
     options: StepOptions = PLAIN
 
     def __post_init__(self) -> None:
-        by_micro_batch = self.train and self.options.batch_norm == MICRO_BATCH
+        by_micro_batch = self.train and self.options.batch_norm != BATCH
         self._normalises = by_micro_batch and has_batch_norm(self.model)
         numbers = tf.TensorSpec([None], tf.int32)
         self._batch = Layout(

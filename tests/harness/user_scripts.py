@@ -112,7 +112,7 @@ class ScriptJob(ColdJob):
         script = in_folder(directory / "here", name)
         self.here = directory / "here"
         # The whole batch, as in plain Keras: the default normalises over micro-batches.
-        command = (f"--num_workers={workers}", f"--seed={SEED}", "--batch_norm=batch", script)
+        command = (f"--num_workers={workers}", f"--seed={SEED}", script)
         super().__init__(directory, *flags, command=command)
 
     def start_launcher(self, *more_flags: str) -> None:

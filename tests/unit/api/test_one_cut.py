@@ -1,4 +1,7 @@
-"""The same model is cut the same way by `fit`, `Trainer` and a model module."""
+"""The same model is cut the same way by `fit`, `Trainer` and a model module.
+
+By itself, batch normalisation differs: see `batch_norm` of `ElasticCallback`.
+"""
 
 from __future__ import annotations
 
@@ -21,6 +24,7 @@ from hvd_elastic_keras.settings.training_config import TrainingConfig
 layers = keras.layers
 X = np.random.default_rng(0).normal(size=(200, 4)).astype("float32")
 Y = X[:, :1].copy()
+BY_MICRO_BATCH = ElasticCallback(batch_norm="micro_batch")
 
 
 def plain() -> Any:
@@ -56,13 +60,18 @@ def dataset(split):
 """
 
 
-def cut_of_fit(model: Any, size: int, monkeypatch: pytest.MonkeyPatch) -> int:
+def cut_of_fit(
+    model: Any,
+    size: int,
+    monkeypatch: pytest.MonkeyPatch,
+    elastic: ElasticCallback = BY_MICRO_BATCH,
+) -> int:
     seen: list[int] = []
     monkeypatch.setattr(
         callback, "train", lambda training, _: seen.append(training.origin.micro_batch_size)
     )
     model.compile("sgd", "mse")
-    model.fit(X, Y, batch_size=size, verbose=0, callbacks=[ElasticCallback()])
+    model.fit(X, Y, batch_size=size, verbose=0, callbacks=[elastic])
     return seen[0]
 
 
@@ -87,6 +96,8 @@ def test_fit_trainer_and_module_cut_a_batch_alike(
 ) -> None:
     expected = TrainingConfig(global_batch_size=size).cut.of(size, make is not plain)
     assert cut_of_fit(make(), size, monkeypatch) == expected
+    whole = TrainingConfig(global_batch_size=size).cut.of(size, has_batch_norm=False)
+    assert cut_of_fit(make(), size, monkeypatch, ElasticCallback()) == whole
     assert cut_of_trainer(make(), size) == expected
     assert cut_of_module(make.__name__, size, tmp_path) == expected
 
@@ -99,7 +110,7 @@ def test_the_same_cut_leads_to_the_same_weights(size: int) -> None:
         model = normalised()
         model.compile("sgd", "mse")
         if train == "fit":
-            ours = ElasticCallback()
+            ours = BY_MICRO_BATCH
             model.fit(X, Y, batch_size=size, shuffle=False, verbose=0, callbacks=[ours])
         else:
             config = TrainingConfig(global_batch_size=size, shuffle=False)

@@ -86,7 +86,7 @@ def trained(make: Callable[[], keras.Model], monkeypatch: Any, **options: Any) -
     model = make()
     model.compile(keras.optimizers.SGD(0.1, momentum=0.5), "mse", metrics=["mae"])
     x = np.random.default_rng(5).normal(size=(EXAMPLES, 6)).astype(np.float32)
-    elastic = ElasticCallback(micro_batch_size=MICRO_BATCH)
+    elastic = ElasticCallback(micro_batch_size=MICRO_BATCH, batch_norm="micro_batch")
     history = model.fit(x, x.sum(axis=1), BATCH, shuffle=False, verbose=0, callbacks=[elastic])
     return [*map(np.asarray, model.variables), *history.history.values()]
 
