@@ -49,6 +49,12 @@ class _Notices:
             self._told.add(text)
             self._take(Notice(text, of_worker=False))
 
+    def untold(self, texts: Iterable[str]) -> list[str]:
+        """Returns the texts that this process has not told yet, and notes that it tells them."""
+        new = [text for text in texts if text not in self._told]
+        self._told.update(new)
+        return new
+
     def tell_progress(self, text: str) -> None:
         """Shows the progress of some work of this process, and writes it to the log."""
         self._take(Notice(text, once=False))

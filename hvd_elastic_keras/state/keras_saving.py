@@ -50,6 +50,8 @@ LIBRARIES = {
 """By module: class (or none), function, and the name of the parameter that is the path."""
 FILES = (".keras", ".h5", ".hdf5")
 """Suffixes of paths that Keras writes as one file, unless it is told to do otherwise."""
+WRITERS = ("/tensorflow/", "/keras/src/", f"{Path(__file__).parents[1]}/")
+"""Parts of the paths of files whose code says by itself which worker writes."""
 UNFINISHED = ".saving."
 """Begins the names of files that are not yet in their place."""
 Save = Callable[..., Any]
@@ -94,14 +96,17 @@ def install_for_libraries(applies: Callable[[], bool]) -> None:
 def install_for_directories(applies: Callable[[], bool]) -> None:
     """Has one worker remove and make the directories of a script, once for the whole job.
 
-    This is for what the script's own code does with `shutil.rmtree`, `os.mkdir`, `os.makedirs` and
-    `Path.mkdir`. Another worker would find a directory that it is to make. A worker that is started
-    later runs the script from its beginning, and would remove what the training has written.
+    This is for what the script's own code does with `os.mkdir`, `os.makedirs` and `Path.mkdir`, and
+    for `shutil.rmtree` and `tf.io.gfile.rmtree`, which libraries such as Keras Tuner call, too.
+    Another worker would find a directory that it is to make. A worker that is started later runs
+    the script from its beginning, and would remove what the training has written.
 
     Args:
       applies: says at each call whether one worker shall act for all.
     """
-    _replace_everywhere(shutil.rmtree, _once_for_all(shutil.rmtree, applies, lambda path: None))
+    removes = functools.partial(_once_for_all, follow=lambda path: None, callers=_may_remove)
+    _replace_everywhere(shutil.rmtree, removes(shutil.rmtree, applies))
+    patches.install(tf.io.gfile, "rmtree", removes(tf.io.gfile.rmtree, applies), WHY)
     for make in (os.mkdir, os.makedirs):
         _replace_everywhere(make, _once_for_all(make, applies, _make_directory))
     patches.install(Path, "mkdir", _once_for_all(Path.mkdir, applies, _make_directory), WHY)
@@ -112,13 +117,23 @@ def _make_directory(path: Any) -> None:
     os.makedirs(path, exist_ok=True)
 
 
+def _may_remove(caller: str) -> bool:
+    """Whether code in a file removes what a script has made, and not temporary files."""
+    of_library = "/site-packages/" in caller and not any(part in caller for part in WRITERS)
+    return of_library or is_users_file(caller)
+
+
 def _once_for_all(
-    original: Save, applies: Callable[[], bool], follow: Callable[[Any], None]
+    original: Save,
+    applies: Callable[[], bool],
+    follow: Callable[[Any], None],
+    callers: Callable[[str], bool] = is_users_file,
 ) -> Save:
     """Returns a function that one worker calls for all.
 
     Args:
       follow: what the others do with the path after that.
+      callers: says whether this holds for calls from a file.
     """
     name = original.__name__
     turns_of = one_writer.turns_in_this_process()
@@ -127,8 +142,8 @@ def _once_for_all(
     def once(path: Any, *args: Any, **kwargs: Any) -> Any:
         called_from = sys._getframe(1).f_code.co_filename
         may_exist = kwargs.get("exist_ok", False)  # all workers may make it
-        is_script = applies() and not may_exist and is_users_file(called_from)
-        turns = turns_of() if is_script else None
+        is_meant = applies() and not may_exist and callers(called_from)
+        turns = turns_of() if is_meant else None
         shared = None if turns is None else one_writer.shared_path(path)
         if turns is None or shared is None:
             return original(path, *args, **kwargs)

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+import tensorflow as tf
 
 from hvd_elastic_keras.common import patches
 from hvd_elastic_keras.state import keras_saving, one_writer
@@ -42,7 +43,7 @@ def desk(monkeypatch: pytest.MonkeyPatch) -> Iterator[Desk]:
 
 
 def functions() -> tuple[object, ...]:
-    return shutil.rmtree, os.mkdir, os.makedirs, Path.mkdir
+    return shutil.rmtree, tf.io.gfile.rmtree, os.mkdir, os.makedirs, Path.mkdir
 
 
 def test_a_worker_that_comes_later_removes_nothing(tmp_path: Path, desk: Desk) -> None:
@@ -53,7 +54,17 @@ def test_a_worker_that_comes_later_removes_nothing(tmp_path: Path, desk: Desk) -
     assert desk.asked == [f"rmtree {tmp_path / 'out'}"] * 2
 
 
-def test_what_libraries_remove_is_their_own_affair(tmp_path: Path, desk: Desk) -> None:
+def test_what_a_library_removes_for_a_script_is_removed_once(tmp_path: Path, desk: Desk) -> None:
+    """Keras Tuner removes an old directory with overwrite=True."""
+    tuner = compile("rmtree(path)", "/x/site-packages/keras_tuner/src/backend/io.py", "exec")
+    for remove in (shutil.rmtree, tf.io.gfile.rmtree):
+        for desk.is_done in (False, True):
+            os.makedirs(tmp_path / "out", exist_ok=True)
+            exec(tuner, {"rmtree": remove, "path": str(tmp_path / "out")})
+            assert (tmp_path / "out").exists() is desk.is_done
+
+
+def test_temporary_directories_are_removed_as_ever(tmp_path: Path, desk: Desk) -> None:
     desk.is_done = True
     with tempfile.TemporaryDirectory(dir=tmp_path) as own:
         assert Path(own).exists()
