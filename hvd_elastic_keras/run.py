@@ -70,6 +70,13 @@ _OF_MODELS = (
 
 def _job_dir(name: str) -> Path:
     if job_flags.JOB_DIR.value:
+        try:
+            str(Path(job_flags.JOB_DIR.value).resolve()).encode()
+        except UnicodeEncodeError:
+            raise ConfigurationError(
+                f"--job_dir={job_flags.JOB_DIR.value!r} was given, expected a path in UTF-8: it is "
+                "written to files and sent to workers. Rename the directory, or check LANG."
+            ) from None
         return Path(job_flags.JOB_DIR.value).resolve()
     return job_directory.of_name(name)
 
@@ -88,6 +95,11 @@ def _start(given: settings.Settings, arguments: Sequence[str]) -> int:
     if other is not None:
         if other.rank:
             time.sleep(launched_by.FIRST_SPEAKS_S)
+            print(
+                f"error: this is rank {other.rank} of {other.size} of {other.name}, whose rank 0 "
+                "says what is wrong. If there is no other launcher, unset its variables in this shell.",
+                file=sys.stderr,
+            )
             return 2
         raise ConfigurationError(other.refusal(" ".join(script)).rstrip())
     leave_notices.begin()
@@ -277,11 +289,15 @@ def _main(given: settings.Settings, arguments: Sequence[str]) -> int:
             return 2
         return control.HOPELESS if isinstance(error, ConfigurationError) else control.FAILED
     except KeyboardInterrupt:
-        print("interrupted before any worker was started", file=sys.stderr)
-        return 128 + signal.SIGINT
+        return _interrupted()
     except asyncio.CancelledError:
         print("got SIGTERM before any worker was started", file=sys.stderr)
         return 128 + signal.SIGTERM
+
+
+def _interrupted() -> int:
+    print("interrupted before any worker was started", file=sys.stderr)
+    return 128 + signal.SIGINT
 
 
 def takes_value(name: str) -> bool:
@@ -313,18 +329,22 @@ def main() -> None:
     """Parses the command line and runs the job to its end, even if nobody can read the output."""
     output.open_closed_streams()
     with output.best_effort():
-        _run()
+        try:
+            _run()
+        except KeyboardInterrupt:
+            sys.exit(_interrupted())
 
 
 def _run() -> None:
     sys.path.insert(0, "")
     flags.FLAGS.set_gnu_getopt(False)
     try:
-        words = settings.with_own_names(sys.argv[1:], takes_value)
+        words = flags.FLAGS.read_flags_from_files(sys.argv[1:], force_gnu=False)
+        words = settings.with_own_names(words, takes_value)
         _answer_about_itself(words)
         given = settings.resolved(words, takes_value, take_over.sources_handed_on())
         sys.argv = find_model.with_config_path([sys.argv[0], *given.words], takes_value)
-    except ElasticError as error:
+    except (ElasticError, flags.Error) as error:
         print(f"error: {error}", file=sys.stderr)
         sys.exit(2)
     app.run(functools.partial(_main, given), flags_parser=settings.parse_flags)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterable, Mapping
 
-from hvd_elastic_keras.common import control, files
+from hvd_elastic_keras.common import control, files, messages
 from hvd_elastic_keras.common.control import (
     ExitReply,
     ExitRequest,
@@ -149,23 +149,27 @@ class ChangeHandler:
 
     def change_workers(self, request: control.ChangeRequest) -> control.ChangeReply:
         """Adds or removes workers, or says why not."""
-        answer = self.answers.get(request.command_id)
+        answer, asked = self.answers.get(request.command_id), messages.encode(request).decode()
+        if answer is not None and answer.asked not in ("", asked):
+            return control.ChangeReply(accepted=False, text=_used_before(request.command_id))
         if answer is None:
             change = plan_change(self._master.config, self._master.state, request)
             if isinstance(change, str):
                 return control.ChangeReply(accepted=False, text=change)
-            answer = Answer(text=change.text)
+            answer = Answer(text=change.text, asked=asked)
             self._carry_out(request.command_id, answer, *change.events)
         return control.ChangeReply(accepted=True, text=answer.text)
 
     def change_slots(self, request: control.SlotsRequest) -> control.SlotsReply:
         """Grants or revokes slots, or says why not."""
-        answer = self.answers.get(request.command_id)
+        answer, asked = self.answers.get(request.command_id), messages.encode(request).decode()
+        if answer is not None and answer.asked not in ("", asked):
+            return control.SlotsReply(accepted=False, text=_used_before(request.command_id))
         if answer is None:
             change = plan_slots(self._master.config, self._master.state, request)
             if isinstance(change, str):
                 return control.SlotsReply(accepted=False, text=change)
-            answer = Answer(text=change.text, workers=change.workers)
+            answer = Answer(text=change.text, workers=change.workers, asked=asked)
             self._carry_out(request.command_id, answer, change.event)
         return control.SlotsReply(accepted=True, text=answer.text, workers=answer.workers)
 
@@ -176,3 +180,10 @@ class ChangeHandler:
         if len(self.answers) > KEPT_ANSWERS:
             del self.answers[next(iter(self.answers))]
         self._master.dispatch_command(*events)
+
+
+def _used_before(command_id: str) -> str:
+    return (
+        f"command_id {command_id!r} was given with another request before. The same id is for "
+        "sending a request again; give each new one an id of its own."
+    )

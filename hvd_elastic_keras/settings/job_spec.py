@@ -99,9 +99,20 @@ def save_script(path: Path, script: Sequence[str], seed: int) -> None:
 
 
 def seed_of_script(path: Path) -> int | None:
-    """Returns the seed that `save_script` wrote; None if there is no such file."""
+    """Returns the seed that `save_script` wrote; None if there is no such file.
+
+    Raises:
+      ConfigurationError: the file is damaged. Another seed would be refused by the checkpoints, or
+        give other data.
+    """
     try:
         seed = files.parse_json(path.read_bytes())["seed"]
-    except (OSError, ValueError, TypeError, KeyError):
+    except (OSError, KeyError):
         return None
+    except (ValueError, TypeError) as error:
+        raise ConfigurationError(
+            f"{path}, which holds the seed of the job, is damaged: {error}. Give the seed with "
+            "--seed. If you do not know it, give any number: the refusal names that of the "
+            "checkpoint."
+        ) from error
     return seed if isinstance(seed, int) else None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -104,14 +105,18 @@ MODULE = flags.DEFINE_boolean(
     False,
     "The script is named as a module, and run as `python -m` runs it. Short: -m package.train.",
 )
-CONFIG = config_flags.DEFINE_config_file(
-    "config",
-    None,
-    "Reference configuration of the model: a name (configs/<name>.py beside the model) or a path. "
-    "Single values are set with --config.<name>=<value>. Or FILE.toml, which has values of flags; "
-    "one of each may be given. The command line counts before a script, this before the file, and "
-    "this before an environment variable HVD_ELASTIC_RUN_<FLAG>.",
-)
+try:
+    CONFIG = config_flags.DEFINE_config_file(
+        "config",
+        None,
+        "Reference configuration of the model: a name (configs/<name>.py beside the model) or a path. "
+        "Single values are set with --config.<name>=<value>. Or FILE.toml, which has values of flags; "
+        "one of each may be given. The command line counts before a script, this before the file, and "
+        "this before an environment variable HVD_ELASTIC_RUN_<FLAG>.",
+    )
+except flags.Error as error:  # it already reads the command line, with the file of --flagfile
+    print(f"error: {error}", file=sys.stderr)
+    sys.exit(2)
 DATA_DIR = flags.DEFINE_string(
     "data_dir", "", "Directory of the data, for models that read any (tensorflow-datasets)."
 )

@@ -44,6 +44,8 @@ class Answer(Message, frozen=True, kw_only=True):
 
     text: str
     workers: tuple[str, ...] = ()
+    asked: str = ""
+    """The request, as it was sent."""
 
 
 class Decisions(Message, frozen=True, kw_only=True):

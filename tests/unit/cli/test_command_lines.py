@@ -144,6 +144,8 @@ def test_another_backend_of_keras_is_refused_before_anything_starts(
     [
         ("run", ["--modle=resnet50"], ["modle"]),
         ("run", ["--resume", "--job_dir=nowhere"], ["there is no directory nowhere"]),
+        ("run", ["--flagfile=nowhere.txt", "s.py"], ["nowhere.txt"]),
+        ("run", ["--job_dir=lat\udcf6n", __file__], ["--job_dir='lat\\udcf6n'", "a path in UTF-8"]),
         ("run", ["--num_worker=2"], ["Did you mean num_workers? See --help."]),
         ("run", ["-np", "x"], ["--num_workers=x: expected a number of at least 1, or auto"]),
         ("run", ["-m"], ["-m package.train"]),

@@ -67,6 +67,20 @@ def test_a_command_counts_once_for_each_id(tmp_path: Path) -> None:
     asyncio.run(scenario())
 
 
+def test_another_request_with_the_id_of_an_earlier_one_is_refused(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with running(tmp_path, IdleLauncher()) as controller:
+            assert controller.change_slots(control.SlotsRequest(grant=1, command_id="a")).accepted
+            revoked = controller.change_slots(control.SlotsRequest(revoke=1, command_id="a"))
+            added = controller.change_workers(control.ChangeRequest(add=1, command_id="a"))
+            for reply in (revoked, added):
+                assert not reply.accepted
+                assert "command_id 'a' was given with another request before" in reply.text
+            assert num_workers(controller) == 3
+
+    asyncio.run(scenario())
+
+
 def test_a_refusal_is_no_answer_for_ever(tmp_path: Path) -> None:
     async def scenario() -> None:
         async with running(tmp_path, IdleLauncher()) as controller:
