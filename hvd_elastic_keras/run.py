@@ -97,7 +97,8 @@ def _start(given: settings.Settings, arguments: Sequence[str]) -> int:
             time.sleep(launched_by.FIRST_SPEAKS_S)
             print(
                 f"error: this is rank {other.rank} of {other.size} of {other.name}, whose rank 0 "
-                "says what is wrong. If there is no other launcher, unset its variables in this shell.",
+                "says what is wrong. If there is no other launcher, unset its variables in this "
+                "shell.",
                 file=sys.stderr,
             )
             return 2

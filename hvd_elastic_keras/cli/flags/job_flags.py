@@ -109,10 +109,10 @@ try:
     CONFIG = config_flags.DEFINE_config_file(
         "config",
         None,
-        "Reference configuration of the model: a name (configs/<name>.py beside the model) or a path. "
-        "Single values are set with --config.<name>=<value>. Or FILE.toml, which has values of flags; "
-        "one of each may be given. The command line counts before a script, this before the file, and "
-        "this before an environment variable HVD_ELASTIC_RUN_<FLAG>.",
+        "Reference configuration of the model: a name (configs/<name>.py beside the model) or a "
+        "path. Single values are set with --config.<name>=<value>. Or FILE.toml, which has values "
+        "of flags; one of each may be given. The command line counts before a script, this before "
+        "the file, and this before an environment variable HVD_ELASTIC_RUN_<FLAG>.",
     )
 except flags.Error as error:  # it already reads the command line, with the file of --flagfile
     print(f"error: {error}", file=sys.stderr)
