@@ -69,6 +69,6 @@ model.compile(
     metrics=["accuracy", keras.metrics.TopKCategoricalAccuracy(k=2, name="top2")],
 )
 history = model.fit(train_dataset, epochs=3, validation_data=val_dataset)
-for name, values in history.history.items():
-    print(name, values)
-print(model.evaluate(val_dataset, return_dict=True))
+for name in ("loss", "val_loss"):
+    print(name, history.history[name])
+print("test loss", model.evaluate(val_dataset, return_dict=True)["loss"])
