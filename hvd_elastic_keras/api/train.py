@@ -144,7 +144,7 @@ def read_along(membership: Membership, runners: Mapping[Phase, PhaseRunner]) -> 
 
 
 def _warnings(training: Training, told: Iterable[str]) -> list[Notice]:
-    """Returns warnings for the user about the training, before it begins. Each is given once."""
+    """Returns warnings for the user about the training, before it begins."""
     texts = list(dict.fromkeys(told))
     if training.options.audit and training.job_dir is None:
         texts.append("there is no job directory, so that no ledger of used examples is written")
@@ -154,7 +154,7 @@ def _warnings(training: Training, told: Iterable[str]) -> list[Notice]:
             f"there are {count} training examples, fewer than the {size} of a global batch: every "
             "step takes all of them."
         )
-    return [Notice(f"warning: {text}") for text in notices.untold(texts)]
+    return [Notice(f"warning: {text}") for text in texts]
 
 
 def _curves_beside(callbacks: CallbackRunner) -> list[Notice]:

@@ -87,10 +87,11 @@ def living(notes: Path, console: Console) -> dict[str, WorkerRecord]:
     found = kept_workers(notes)
     others = {w: kept for w, kept in found.items() if not kept.belongs_to(notes)}
     for worker_id, kept in others.items():
-        console.line(
-            f"warning: {worker_id} (process {kept.pid}) is left alone: it was started for another "
-            f"directory ({kept.noted_in}), from which {notes.parent} was copied or moved"
-        )
+        if place := kept.noted_in:  # else its keeper has just ended, and so does the worker
+            console.line(
+                f"warning: {worker_id} (process {kept.pid}) is left alone: it was started for "
+                f"another directory ({place}), from which {notes.parent} was copied or moved"
+            )
     return {w: kept for w, kept in found.items() if w not in others}
 
 

@@ -49,7 +49,8 @@ class WorkerRecord(msgspec.Struct, frozen=True):
     def belongs_to(self, directory: Path) -> bool:
         """Returns whether the keeper writes its notes in `directory`, and not in its original."""
         with contextlib.suppress(OSError):
-            return self.noted_in is not None and self.noted_in.samefile(directory)
+            place = self.noted_in  # read once: the keeper may end at any time
+            return place is not None and place.samefile(directory)
         return False
 
     def kill(self) -> None:

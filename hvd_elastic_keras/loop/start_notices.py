@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable
 from hvd_elastic_keras.common.events import WorkerEntry
 from hvd_elastic_keras.loop.observer import Observer, Round
 from hvd_elastic_keras.loop.progress_display import ProgressDisplay
-from hvd_elastic_keras.observe.notices import Notice
+from hvd_elastic_keras.observe.notices import Notice, notices
 from hvd_elastic_keras.worker.reporter import Reporter
 
 
@@ -18,18 +18,19 @@ class StartNotices(Observer):
     once per training.
 
     Args:
-      notices: notices known before the first round.
+      known: notices known before the first round.
       unsendable_warning: returns a warning of state that other workers cannot get, mostly empty.
-        Called only on a worker whose state is new or from a checkpoint.
+        Called only on a worker whose state is new or from a checkpoint. It is told once, and not
+        again in each `fit` of a script.
     """
 
     root_only = True
 
     def __init__(
-        self, reporter: Reporter, notices: Iterable[Notice], unsendable_warning: Callable[[], str]
+        self, reporter: Reporter, known: Iterable[Notice], unsendable_warning: Callable[[], str]
     ) -> None:
         self._reporter = reporter
-        self._notices = list(notices)
+        self._notices = list(known)
         self._unsendable_warning = unsendable_warning
 
     def on_running(self, entered: Round) -> None:
@@ -38,7 +39,7 @@ class StartNotices(Observer):
             self._unsendable_warning() if entered.starts_state and entered.place.rendezvous else ""
         )
         if lost:
-            self._notices.append(Notice(f"warning: {lost}"))
+            self._notices += [Notice(text) for text in notices.untold([f"warning: {lost}"])]
         for notice in self._notices:
             self._reporter.tell(notice.text, notice.entry)
         self._notices.clear()
