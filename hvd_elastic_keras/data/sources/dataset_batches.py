@@ -116,7 +116,8 @@ class DatasetBatches:
         form = self._form(number)
         if self._draws is not None:
             self._draws.begin(list(Reader).index(self._reader), number)
-        self._read_what_is_left(self._made)
+        if number != self._left_number:
+            self._read_what_is_left(self._made)
         opened = self._opened(number, form)
         if self._ahead is not None:
             self._left = [opened := ReadAhead(opened, self._ahead)]
@@ -125,14 +126,16 @@ class DatasetBatches:
         self._left_number = number
         return opened
 
-    def _read_what_is_left(self, made: FitIterators | None) -> None:
+    def _read_what_is_left(self, made: FitIterators | None, *, stopped: bool = False) -> None:
         """Reads the opened pass as far as plain `fit` does. Perhaps only its first batch is read.
 
         Args:
           made: the iterators of the `fit`, and what is read of them.
+          stopped: whether a callback has ended the pass. A worker that has not read so far does not
+            know where.
         """
         if self._left:
-            count = self._left_of(self._left_number, made)
+            count = 0 if stopped else self._left_of(self._left_number, made)
             iterators.read_up_to(self._left[0], count, self.name)
             if isinstance(self._left[0], ReadAhead):
                 self._left[0].wait()
@@ -199,9 +202,7 @@ class DatasetBatches:
         made = self._made
         if self._reader is Reader.TRAINING:
             made = dataclasses.replace(made, epochs=epochs)
-        if stopped:  # how far is not known here
-            iterators.drop_in_background(self._left)
-        self._read_what_is_left(made)
+        self._read_what_is_left(made, stopped=stopped)
         self._iterators.batches_read = lambda index: self._batches_read(made, index)
         self._iterators.make(self._made.made_by(self._reader, epochs, stopped=stopped))
 
