@@ -118,9 +118,11 @@ def test_the_job_ends_as_failed_when_everybody_has_left() -> None:
     job.sigterm("w0")
     job.sigterm("w1")
     job.exit("w0", "w1")
-    assert job.end is not None
-    assert job.end.outcome is Outcome.FAILED
-    assert "all workers have left before the training was finished. `run --res" in job.end.reason
+    assert job.end == act.EndJob(
+        Outcome.FAILED,
+        "all workers have left before the training was finished. `run --resume` with this "
+        "--job_dir goes on from the newest checkpoint.",
+    )
 
 
 def test_the_text_for_a_job_that_all_have_left_does_not_blame_an_old_failure() -> None:
