@@ -16,8 +16,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import NoReturn
 
-from hvd_elastic_keras.cli.flags import settings
-from hvd_elastic_keras.cli.flags.find_model import split_arguments
+from hvd_elastic_keras.cli.flags import find_model, settings
 from hvd_elastic_keras.cli.job_request import JobRequest
 from hvd_elastic_keras.common import control, files
 from hvd_elastic_keras.common.errors import ConfigurationError
@@ -134,7 +133,7 @@ def what_was_asked_for(arguments: list[str], takes_value: Callable[[str], bool])
     >>> what_was_asked_for(["--job_dir", "a", "x.py", "--job_dir=b"], lambda name: True)
     ('x.py', '--job_dir=b')
     """
-    flags, script = split_arguments(arguments, takes_value)
+    flags, script = find_model.split_arguments(arguments, takes_value)
     kept = [word for name, _, words in flags if name != "job_dir" for word in words]
     return (*kept, *script)
 
@@ -247,14 +246,16 @@ def _changed(
     Raises:
       ConfigurationError: the command names another model or script.
     """
-    flags, script = split_arguments(words, takes_value)
-    before, script_before = split_arguments(list(last.command), takes_value)
+    flags, script = find_model.split_arguments(words, takes_value)
+    before, script_before = find_model.split_arguments(list(last.command), takes_value)
     now = [
         (name, value, used)
         for name, value, used in flags
         if settings.flag_of(name) in typed - OF_A_START
     ]
     known = {(name, value) for name, value, _ in before}
+    if not script_before and "model" not in {name for name, _ in known}:
+        known.add(("model", find_model.DEFAULT_MODEL))
     new = [(name, value, used) for name, value, used in now if (name, value) not in known]
     changed = {settings.flag_of(name) for name, _, _ in new}
     others = [

@@ -149,9 +149,9 @@ class ChangeHandler:
 
     def change_workers(self, request: control.ChangeRequest) -> control.ChangeReply:
         """Adds or removes workers, or says why not."""
-        answer, asked = self.answers.get(request.command_id), messages.encode(request).decode()
-        if answer is not None and answer.asked not in ("", asked):
-            return control.ChangeReply(accepted=False, text=_used_before(request.command_id))
+        answer, asked = self._answer_before(request)
+        if isinstance(answer, str):
+            return control.ChangeReply(accepted=False, text=answer)
         if answer is None:
             change = plan_change(self._master.config, self._master.state, request)
             if isinstance(change, str):
@@ -162,9 +162,9 @@ class ChangeHandler:
 
     def change_slots(self, request: control.SlotsRequest) -> control.SlotsReply:
         """Grants or revokes slots, or says why not."""
-        answer, asked = self.answers.get(request.command_id), messages.encode(request).decode()
-        if answer is not None and answer.asked not in ("", asked):
-            return control.SlotsReply(accepted=False, text=_used_before(request.command_id))
+        answer, asked = self._answer_before(request)
+        if isinstance(answer, str):
+            return control.SlotsReply(accepted=False, text=answer)
         if answer is None:
             change = plan_slots(self._master.config, self._master.state, request)
             if isinstance(change, str):
@@ -173,6 +173,18 @@ class ChangeHandler:
             self._carry_out(request.command_id, answer, change.event)
         return control.SlotsReply(accepted=True, text=answer.text, workers=answer.workers)
 
+    def _answer_before(
+        self, request: control.ChangeRequest | control.SlotsRequest
+    ) -> tuple[Answer | str | None, str]:
+        """Returns the answer that a request has had before, or why its id is refused; its text."""
+        answer, asked = self.answers.get(request.command_id), messages.encode(request).decode()
+        if answer is not None and answer.asked not in ("", asked):
+            return (
+                f"command_id {request.command_id!r} was given with another request before. The "
+                "same id is for sending a request again; give each new one an id of its own."
+            ), asked
+        return answer, asked
+
     def _carry_out(self, command_id: str, answer: Answer, *events: act.Event) -> None:
         # The journal records the answer together with the decisions.
         if command_id:
@@ -180,10 +192,3 @@ class ChangeHandler:
         if len(self.answers) > KEPT_ANSWERS:
             del self.answers[next(iter(self.answers))]
         self._master.dispatch_command(*events)
-
-
-def _used_before(command_id: str) -> str:
-    return (
-        f"command_id {command_id!r} was given with another request before. The same id is for "
-        "sending a request again; give each new one an id of its own."
-    )

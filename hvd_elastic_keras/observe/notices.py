@@ -45,9 +45,8 @@ class _Notices:
 
     def tell_once(self, text: str) -> None:
         """Shows a notice about the script unless this process has told the same one before."""
-        if text not in self._told:
-            self._told.add(text)
-            self._take(Notice(text, of_worker=False))
+        for new in self.untold([text]):
+            self._take(Notice(new, of_worker=False))
 
     def untold(self, texts: Iterable[str]) -> list[str]:
         """Returns the texts that this process has not told yet, and notes that it tells them."""

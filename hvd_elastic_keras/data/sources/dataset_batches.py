@@ -143,9 +143,7 @@ class DatasetBatches:
 
     def _left_of(self, number: int, made: FitIterators | None) -> int | None:
         """Returns how many batches more plain `fit` reads of the opened pass; None if all."""
-        if made is None:
-            return None
-        count = made.batches_read(made.index_of(self._reader, number))
+        count = None if made is None else made.batches_read(made.index_of(self._reader, number))
         read = self._left[0].taken if self._left and isinstance(self._left[0], ReadAhead) else 0
         return count and max(0, count - read)
 
