@@ -30,7 +30,7 @@ def job_dir(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return path
 
 
-class Replaced(Exception):
+class Replaced(BaseException):
     """Stands for the end of this process, whose place the command takes."""
 
 
