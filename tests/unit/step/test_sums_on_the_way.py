@@ -153,7 +153,7 @@ class Noted:
     ) -> list[tf.Tensor]:
         """The tensors."""
         self.sums[name] = tensors
-        return tensors
+        return list(tensors)
 
 
 def operations_before(tensors: list[tf.Tensor]) -> set[Any]:
