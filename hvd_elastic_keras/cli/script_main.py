@@ -12,16 +12,20 @@ variables first that matter for these imports.
 from __future__ import annotations
 
 import importlib.util
+import logging
 import os
 import sys
+import threading
 import types
+from collections.abc import Iterable
 from pathlib import Path
+from typing import Any, TextIO
 
 sys.path.pop(0)  # drop this file's folder, from which nothing is to be imported
 sys.path.append(str(Path(__file__).resolve().parents[2]))  # the package need not be installed
 
 from hvd_elastic_keras.api import job_seed
-from hvd_elastic_keras.common import garbage, patches
+from hvd_elastic_keras.common import garbage, patches, versions
 from hvd_elastic_keras.settings import env
 from hvd_elastic_keras.worker.session_of_process import refuse_what_is_not_caught
 
@@ -43,6 +47,10 @@ def main() -> None:
             job_seed.install(environment.options.seed)
         elastic_fit = environment.options.with_script().elastic_fit
         patches.after_import(["tensorflow", "keras"], lambda: _prepare(elastic_fit=elastic_fit))
+    log = sys.stderr
+    shown = ShownErrors(log)
+    sys.stderr = shown
+    _log_of_package(log)
     try:
         if as_module:
             _run_module(sys.argv[0])
@@ -52,8 +60,60 @@ def main() -> None:
         # As Python shows an error of a script: without the frames of this file.
         while error.__traceback__ and error.__traceback__.tb_frame.f_code.co_filename == __file__:
             error.__traceback__ = error.__traceback__.tb_next
+        sys.stderr = log  # the launcher shows why a worker has failed
         sys.excepthook(type(error), error, error.__traceback__)
         raise SystemExit(1) from None
+    finally:
+        shown.end()
+        sys.stderr = log
+
+
+def _log_of_package(stream: TextIO) -> None:
+    """Keeps the log of this package out of that of the script, whatever the script logs."""
+    handler = logging.StreamHandler(stream)
+    handler.setFormatter(logging.Formatter(env.LOG_FORMAT))
+    package = logging.getLogger(versions.PACKAGE)
+    package.addHandler(handler)
+    package.propagate = False
+
+
+class ShownErrors:
+    """A script's `sys.stderr`, with `logging`, `warnings` and the bars of `tqdm`.
+
+    A worker's stderr goes to its log only, with what TensorFlow and other libraries write there.
+    Whole lines that Python code writes go to stdout instead, whose lines the launcher shows. If a
+    line is redrawn, as a bar is, its last state counts.
+    """
+
+    def __init__(self, log: TextIO) -> None:
+        self._log = log
+        self._lock = threading.RLock()
+        self._begun = ""
+
+    def write(self, text: str) -> int:
+        with self._lock:
+            *lines, self._begun = (self._begun + text).split("\n")
+            for line in lines:
+                print(_last_state(line).removesuffix("\r"), file=sys.__stdout__, flush=True)
+            self._begun = _last_state(self._begun)
+        return len(text)
+
+    def writelines(self, lines: Iterable[str]) -> None:
+        self.write("".join(lines))
+
+    def end(self) -> None:
+        """Shows what has been written since the last whole line."""
+        if self._begun:
+            self.write("\n")
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._log, name)
+
+
+def _last_state(line: str) -> str:
+    """Returns what is left of a line after its carriage returns."""
+    end = "\r" if line.endswith("\r") else ""
+    return line.removesuffix("\r").rpartition("\r")[2] + end
 
 
 def _run_file(script: Path) -> None:

@@ -30,7 +30,7 @@ _kept: list[Trainer | InferenceJob] = []
 
 def main() -> int:
     """Works until the job ends or this worker has to leave; returns the exit code."""
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
+    logging.basicConfig(level=logging.INFO, format=env.LOG_FORMAT)
     env.set_defaults({"TF_CPP_MIN_LOG_LEVEL": "2", "KERAS_BACKEND": "tensorflow"})
     environment = env.worker_environment()
     if environment is None:

@@ -83,6 +83,8 @@ SCRATCH_PREFIX = "hvd_elastic-"
 """Start of the name of a worker's directory for temporary files."""
 WORKER_DEFAULTS = {"TF_CPP_MIN_LOG_LEVEL": "2", "PYTHONUNBUFFERED": "1"}
 """Variables of workers, unless the user has set other values."""
+LOG_FORMAT = "%(asctime)s %(levelname)s %(message)s"
+"""How this package writes a line to the log of a worker."""
 
 
 def _gloo_timeout_s() -> int:

@@ -41,7 +41,7 @@ import runpy, sys
 from hvd_elastic_keras.api import job_seed
 from hvd_elastic_keras.settings.job_options import JobSeed
 job_seed.install(JobSeed({seed}))
-sys.argv = [{script!r}]
+sys.argv, sys.stderr = [{script!r}], sys.stdout
 sys.path[0] = {folder!r}
 runpy.run_path({script!r}, run_name="__main__")
 """
@@ -99,7 +99,7 @@ def plain(folder: Path, name: str) -> list[str]:
         check=False,
     )
     if done.returncode:
-        raise AssertionError(f"{name} fails without this package: {last_words(done.stderr)}")
+        raise AssertionError(f"{name} fails without this package: {last_words(done.stdout + done.stderr)}")
     return done.stdout.splitlines()
 
 

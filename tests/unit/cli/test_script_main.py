@@ -133,3 +133,26 @@ def test_a_module_runs_as_python_runs_it(case: str, tmp_path: Path) -> None:
     output, errors, code = run(worker_command(arguments), tmp_path)
     assert (output, code) == (plain[0], plain[2])
     assert errors.splitlines()[-3:] == plain[1].splitlines()[-3:]
+
+
+def test_whole_lines_on_stderr_are_shown_and_a_bar_once(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(
+        "import logging, os, sys\n"
+        "logging.basicConfig(level=logging.INFO)\n"
+        "for done in range(4):\n"
+        "    print(f'\\r{done}/3', end='', file=sys.stderr, flush=True)\n"
+        "print('first')\n"
+        "print(file=sys.stderr)\n"
+        "logging.info('two\\nlines')\n"
+        "logging.getLogger('hvd_elastic_keras.loop').info('of this package')\n"
+        "os.write(2, b'of a library\\n')\n"
+        "sys.stderr.write('at the end')\n"
+        "raise ValueError('bad')\n"
+    )
+    output, errors, code = run(worker_command(["train.py"]), tmp_path)
+    assert output == "first\n3/3\nINFO:root:two\nlines\nat the end\n"
+    lines = errors.splitlines()
+    assert lines[0].endswith("INFO of this package")
+    assert lines[1] == "of a library"
+    assert lines[-1] == "ValueError: bad"
+    assert code == 1
