@@ -291,7 +291,7 @@ class RoundSession:
     def running(self, step: int, phase: str) -> None:
         """Does nothing: the master already knows."""
 
-    def finish(self) -> None:
+    def finish(self, *, raised: bool = False) -> None:
         """Does nothing: the function of `elastic.run` goes on after `fit`."""
 
 

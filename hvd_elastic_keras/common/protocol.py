@@ -122,6 +122,8 @@ class Done(Message, frozen=True, kw_only=True, tag="done"):
     worker_id: Name
     training: Count
     step: Count
+    raised: bool = False
+    """Whether an error of callbacks has ended it. The script goes on if it catches the error."""
 
 
 class Refused(Message, frozen=True, kw_only=True, tag="refused"):

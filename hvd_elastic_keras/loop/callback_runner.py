@@ -19,9 +19,12 @@ from collections.abc import Iterable
 from typing import Any
 
 import keras
+import tensorflow as tf
 
+from hvd_elastic_keras.common.errors import ElasticError
 from hvd_elastic_keras.keras_internals import early_optimizers, file_writers
 from hvd_elastic_keras.keras_internals.file_writers import RepeatedRecords
+from hvd_elastic_keras.loop import raised_error
 from hvd_elastic_keras.loop.root_callback import RootCallback
 from hvd_elastic_keras.state import one_writer
 from hvd_elastic_keras.state.callback_memory import CallbackMemory
@@ -66,6 +69,10 @@ class _Call:
 class CallbackRunner:
     """The callbacks of one training run, in the order the user gave.
 
+    Attributes:
+      raised: the error that a callback has raised; None if there is none. No hook is called after
+        it. `fit` raises it when all workers have agreed on how the training goes on.
+
     Args:
       callbacks: the user's callbacks. A `History` among them is used, else one is added at the end.
       model: the model they belong to.
@@ -100,6 +107,7 @@ class CallbackRunner:
         self._written_again: list[RepeatedRecords] = []
         self._steps_of_take_over = 0
         self._has_stepped = False
+        self.raised: Exception | None = None
         self._memory = CallbackMemory(self._callbacks, model, WRITERS, data_draw=data_draw)
         if params is not None:
             for callback in self._callbacks:
@@ -215,6 +223,8 @@ class CallbackRunner:
           args: as Keras gives them: epoch or batch, if any, and the logs, which may be empty, in
             Keras's order. It is the order of `History`.
         """
+        if self.raised is not None:
+            return
         *position, logs = args
         if self._writes:
             counted = (dict(self._counts), self._evaluates)
@@ -226,11 +236,19 @@ class CallbackRunner:
         if hook not in BEFORE_STEP:
             self._note_step()
         with self._output(), self._seen_before_step():
-            for callback in self._callbacks:
-                if self._active(callback):
-                    _invoke(callback, hook, position, logs)
-                    file_writers.flush(callback, hook)
+            try:
+                self._call_active(hook, position, logs)
+            except (ElasticError, tf.errors.OpError):
+                raise
+            except Exception as error:  # code of the user may raise anything
+                self.raised = error
             self._take_out_what_is_twice()
+
+    def _call_active(self, hook: str, position: Iterable[Any], logs: dict[str, Any]) -> None:
+        for callback in self._callbacks:
+            if self._active(callback):
+                _invoke(callback, hook, position, logs)
+                file_writers.flush(callback, hook)
 
     def end(self, logs: dict[str, Any], *, again: bool) -> None:
         """Calls `on_train_end`, once for each callback.
@@ -263,7 +281,11 @@ class CallbackRunner:
     def state(self) -> dict[str, Any]:
         """Returns the memory of the callbacks, as far as it can be sent to another worker."""
         counts = dict(self._counts)
-        return {"counts": counts, "evaluates": self._evaluates, **self._memory.state()}
+        raised = "" if self.raised is None else raised_error.packed(self.raised)
+        return {
+            **{"counts": counts, "evaluates": self._evaluates, "raised": raised},
+            **self._memory.state(),
+        }
 
     def unsendable_warning(self) -> str:
         """Returns a warning that names the attributes that cannot be sent to another worker.
@@ -281,6 +303,8 @@ class CallbackRunner:
         self._counts = dict(state["counts"])
         self._recent.clear()  # the root has made these calls, or did so before it sent its state
         self._evaluates = state["evaluates"]
+        if state.get("raised"):
+            self.raised = raised_error.unpacked(state["raised"])
         self._memory.restore(state)
 
     def _active(self, callback: keras.callbacks.Callback) -> bool:

@@ -105,9 +105,11 @@ class Course:
         dataset has other seeds for each iterator, and a `PyDataset` may change at the end of an
         epoch.
         """
+        cursor = self.state.cursor
+        epochs = cursor.epoch + (cursor.step > 0)  # an error may have ended the training within one
         for runner in (self.train, evaluate):
             if runner is not None:
-                runner.input.finish(self.state.cursor.epoch)
+                runner.input.finish(epochs)
 
     def epoch_steps(self) -> int | None:
         """Steps of the present epoch; None if unknown."""

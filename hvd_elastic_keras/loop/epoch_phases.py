@@ -60,6 +60,9 @@ class TrainingPhase(_Phase):
             result = self._step(batch)
             if result.stopped:
                 data_have_ended(self._parts.train, self._parts.communicator, state.cursor)
+                if self._steps.all_raise():
+                    self._parts.train.input.stop(state.cursor.epoch)
+                    return False
                 self._agree_to_stop()
                 break
             if result.change_pending:
@@ -119,7 +122,8 @@ class TrainingPhase(_Phase):
             steps.begin_batch("on_train_batch_begin")
         for observer in parts.observers:
             observer.before_step(cursor)
-        result = steps.take(parts.train, batch, stop=wants_to_stop)
+        stop = wants_to_stop or parts.callbacks.raised is not None
+        result = steps.take(parts.train, batch, stop=stop)
         if result.stopped:
             return result
         if result.skipped:
@@ -176,9 +180,10 @@ class TrainingPhase(_Phase):
         cursor, parts = self._state.cursor, self._parts
         if cursor.step > 0 or cursor.progress == 0:
             return False
+        wants_to_stop = bool(parts.model.stop_training) or parts.callbacks.raised is not None
         with parts.communicator.collective():
-            stop = parts.communicator.any_true(bool(parts.model.stop_training), "elastic_stop")
-        if stop:
+            stop = parts.communicator.any_true(wants_to_stop, "elastic_stop")
+        if stop and not self._steps.all_raise():
             self._agree_to_stop()
             parts.course.go_to(cursor.start_of(Phase.FINISH, cursor.epoch))
         return stop

@@ -33,6 +33,8 @@ from hvd_elastic_keras.worker.tensor_bytes import bytes_of, copies_of
 
 log = logging.getLogger(__name__)
 
+RAISED = "raised"
+"""Directory, beside the checkpoints, for the state in which an error has ended a training."""
 LEAST_COPIED_BYTES = 2**16
 """Size from which on a checkpoint copies a variable before the next step."""
 
@@ -59,7 +61,11 @@ class Durable:
         """Returns when the present state is on disk."""
 
     def save_results(self) -> None:
-        """Writes the final state, which is the present one, and the trained model."""
+        """Writes the final state, which is the present one, and the trained model.
+
+        If an error has ended the training, only the state is written: if the script does not catch
+        the error, the training goes on from the checkpoint before.
+        """
 
     def load_results(self) -> None:
         """Takes over the final state that another worker has saved."""
@@ -203,6 +209,10 @@ class KeptOnDisk(Durable):
             before_publishing=functools.partial(session.reporter.passes, "checkpointing"),
             owner=ownership.claim(checkpoints),
         )
+        self._raised_place = checkpoints / RAISED
+        self._raised = CheckpointManager(self._raised_place, origin, 1, term)
+        """The state in which an error of callbacks has ended the training."""
+        self._next_directory = files.training_dir(job_dir, session.training + 1)
         self._model = model
         self._callbacks = callbacks
         self._state = state
@@ -214,12 +224,13 @@ class KeptOnDisk(Durable):
 
     def begin_checkpoint(self, *, copies: bool = True) -> None:
         """See `Durable`."""
-        self.writer.start(self._noted(copies=copies))
+        if self._callbacks.raised is None:
+            self.writer.start(self._noted(copies=copies))
 
     def save_checkpoint(self) -> None:
         """See `Durable`."""
         self.writer.wait()
-        if self._written != self._state.cursor.progress:
+        if self._callbacks.raised is None and self._written != self._state.cursor.progress:
             self._noted(copies=False)()
 
     def _noted(self, *, copies: bool) -> Callable[[], None]:
@@ -242,6 +253,12 @@ class KeptOnDisk(Durable):
     def save_results(self) -> None:
         """See `Durable`."""
         self.writer.wait()
+        marks = self._state.marks
+        if marks.raised is not None:
+            if marks.raised:
+                step = self._state.cursor.global_step
+                self._raised.save(step, self._values, self._state.state())
+            return
         # This checkpoint also serves a worker that starts when the script is in its next training.
         # That worker takes everything from it, so the files below may be missing.
         try:
@@ -251,6 +268,7 @@ class KeptOnDisk(Durable):
                 f"The training is finished, but its results are not on disk. {error}. Make room, "
                 "and start the same command again: it goes on from the checkpoint before."
             ) from error
+        directories.remove_tree(self._raised_place)
         save_model(self._directory, self._model, self._reporter.show)
         if self._exports:
             _export(self._directory / files.EXPORT, self._model, self._reporter.show)
@@ -261,20 +279,24 @@ class KeptOnDisk(Durable):
 
     def load_results(self) -> None:
         """See `Durable`."""
-        self._load_newest()
+        if self._load_newest(self._raised) is None:
+            self._load_newest(self._manager)
 
     def go_on_from_newest(self) -> bool:
         """See `Durable`."""
         self._manager.remove_unfinished()
-        path = self._load_newest()
+        path = None
+        if self._next_directory.is_dir():  # the script has caught an error and trained again
+            path = self._load_newest(self._raised)
+        path = path or self._load_newest(self._manager)
         if path is None:
             return False
         self._reporter.record(CheckpointLoaded(step=self._state.cursor.global_step, path=str(path)))
         return True
 
-    def _load_newest(self) -> Place | None:
+    def _load_newest(self, manager: CheckpointManager) -> Place | None:
         show = self._reporter.show
-        found = self._manager.load_newest(self._values, lambda line: show(f"{line}\n"))
+        found = manager.load_newest(self._values, lambda line: show(f"{line}\n"))
         if found is None:
             return None
         path, run = found

@@ -5,7 +5,9 @@ from __future__ import annotations
 import contextlib
 import time
 
+from hvd_elastic_keras.common.errors import CollectiveFailedError
 from hvd_elastic_keras.data.input.interfaces import LocalBatch
+from hvd_elastic_keras.loop import raised_error
 from hvd_elastic_keras.loop.loop_parts import LoopParts
 from hvd_elastic_keras.loop.phase import PhaseRunner
 from hvd_elastic_keras.state.cursor import Phase
@@ -63,6 +65,21 @@ class StepTaker:
         """
         may_change = runner.step.calls_python
         return self._parts.state.user.atomic() if may_change else contextlib.nullcontext()
+
+    def all_raise(self) -> bool:
+        """Asks all workers whether callbacks have raised an error on each of them; notes it if so.
+
+        Raises:
+          Exception: callbacks of this worker have raised it, and those of others none.
+          CollectiveFailedError: callbacks of other workers only have raised one.
+        """
+        parts, raised = self._parts, self._parts.callbacks.raised
+        of_all = raised_error.all_raise(parts.communicator, raised is not None)
+        if of_all is None:
+            raise raised or CollectiveFailedError("a callback of another worker has failed")
+        if of_all and raised is not None:
+            parts.state.marks.raised = raised_error.packed(raised)
+        return of_all
 
     def tell_position(self, activity: str) -> None:
         """Tells the master where this worker is."""

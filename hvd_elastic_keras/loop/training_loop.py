@@ -22,6 +22,7 @@ from hvd_elastic_keras.common.errors import (
 )
 from hvd_elastic_keras.common.protocol import Assignment
 from hvd_elastic_keras.keras_internals.fit_call import initial_epoch_of
+from hvd_elastic_keras.loop import raised_error
 from hvd_elastic_keras.loop.epoch_phases import EvaluationPhase, TrainingPhase
 from hvd_elastic_keras.loop.kept_on_disk import Durable
 from hvd_elastic_keras.loop.leave_reason import LeaveReason
@@ -51,16 +52,20 @@ class TrainingLoop:
           WorkerLeavingError: this worker has to leave before the end.
           MasterUnreachableError: there is no master any more.
           CollectiveFailedError: the same step fails again and again although no worker is lost.
+          Exception: callbacks have raised it.
         """
         try:
             drive(self)
         except TrainingOverError:
             self._catch_up()
         else:
-            self._parts.session.finish()
+            self._parts.session.finish(raised=self._state.marks.raised is not None)
         finally:
             for observer in self._parts.observers:
                 observer.close()
+        marks = self._state.marks
+        if marks.raised is not None:
+            raise self._parts.callbacks.raised or raised_error.unpacked(marks.raised)
 
     # --- rounds, see `Driven` ------------------------------------------------------------
 
@@ -168,7 +173,7 @@ class TrainingLoop:
         cursor = self._state.cursor
         if cursor.step > 0 or cursor.phase is Phase.EVALUATE:
             training.tell_epoch()
-        while self._state.cursor.phase is not Phase.FINISH:
+        while self._state.cursor.phase is not Phase.FINISH and self._state.marks.raised is None:
             self._steps.tell_position(self._activity)
             trains = self._state.cursor.phase is Phase.TRAIN
             round_ends = training.run() if trains else evaluation.run()
@@ -199,12 +204,18 @@ class TrainingLoop:
         parts, state = self._parts, self._state
         if state.marks.ended:
             return
-        with parts.communicator.collective():
-            parts.communicator.barrier("elastic_end")
+        raised = parts.callbacks.raised is not None
+        with parts.communicator.collective():  # this is also a barrier
+            raised = parts.communicator.any_true(raised, "elastic_end")
+        if raised and state.marks.raised is None:
+            self._steps.all_raise()
         parts.course.go_to(state.cursor)
 
     def _end_callbacks(self) -> None:
         model, marks = self._parts.model, self._state.marks
+        if marks.raised is not None:  # as in Keras, nothing follows an error
+            marks.ended = True
+            return
         again = marks.ended
         if not again:
             marks.ended = True

@@ -61,6 +61,8 @@ class Marks:
       evaluation_begun: the last epoch whose `on_test_begin` has been called.
       stop_agreed: whether all workers know that callbacks end the training early.
       ended: whether `on_train_end` has been called.
+      raised: the error with which callbacks have ended the training on all workers, as
+        `raised_error.packed` gives it; None if there is none.
     """
 
     epoch_begun: int = -1
@@ -68,6 +70,7 @@ class Marks:
     evaluation_begun: int = -1
     stop_agreed: bool = False
     ended: bool = False
+    raised: str | None = None
 
 
 class Callbacks(Part, Protocol):

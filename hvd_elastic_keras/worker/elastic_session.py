@@ -211,14 +211,18 @@ class ElasticSession:
         """Sets a function to call in a background thread when `change_pending` may have changed."""
         self._changed = call
 
-    def finish(self) -> None:
+    def finish(self, *, raised: bool = False) -> None:
         """Tells the master that this training is done."""
         self.place, self.in_training = None, False
         activity = self._client.activity
         activity.phase = "done"
-        self._client.post(
-            protocol.Done(worker_id=self.worker_id, training=activity.training, step=activity.step)
+        done = protocol.Done(
+            worker_id=self.worker_id,
+            training=activity.training,
+            step=activity.step,
+            raised=raised,
         )
+        self._client.post(done)
 
     def refuse(self, message: str) -> None:
         """Tells the master of a wrong configuration. The process has to end after this."""

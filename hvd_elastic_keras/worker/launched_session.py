@@ -77,7 +77,7 @@ class LaunchedSession(SoloSession):
             )
         return msgspec.structs.replace(self.place, round=self.training)
 
-    def finish(self) -> None:
+    def finish(self, *, raised: bool = False) -> None:
         """Ends the training. Tells nobody: there is no master."""
         self.in_training, self._reporter.progress = False, 0
 

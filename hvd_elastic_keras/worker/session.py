@@ -65,8 +65,12 @@ class Session(Protocol):
     def running(self, step: int, phase: str) -> None:
         """Confirms that this worker trains, or evaluates, in the round that it has entered."""
 
-    def finish(self) -> None:
-        """Tells the master that this training is done. Call it after the last barrier of all."""
+    def finish(self, *, raised: bool = False) -> None:
+        """Tells the master that this training is done. Call it after the last barrier of all.
+
+        Args:
+          raised: whether an error of callbacks, which the script may catch, has ended it.
+        """
 
 
 @dataclasses.dataclass(frozen=True)
@@ -119,5 +123,5 @@ class SoloSession:
     def running(self, step: int, phase: str) -> None:
         """Does nothing: there is no master."""
 
-    def finish(self) -> None:
+    def finish(self, *, raised: bool = False) -> None:
         """Does nothing: there is no master."""

@@ -73,7 +73,8 @@ def depart(t: Transition, departure: Departure) -> None:
         if was_taken(departure):
             _forgive(t, departure)
         return
-    is_done = worker.phase is WorkerPhase.DONE
+    fails_in_training = worker.raised_in == worker.training and by_own_error(departure)
+    is_done = worker.phase is WorkerPhase.DONE and not fails_in_training
     expected = t.stopping or bool(worker.leaving)
     taken = was_taken(departure)
     failed = not (expected or taken) and (has_failed(departure) or not is_done)

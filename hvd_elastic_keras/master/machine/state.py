@@ -56,6 +56,8 @@ class Worker(Value, frozen=True):
     seniority: int | None = None
     training: int = 0
     """The training it has last begun; 0 before the first."""
+    raised_in: int = 0
+    """The training that an error of callbacks has ended last, on all workers; 0 if none."""
     step: Observed[int] = 0
     activity: Observed[str] = ""
     cores: Observed[float] = 0.0
