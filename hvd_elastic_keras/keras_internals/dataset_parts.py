@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Container, Iterator, Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -50,11 +50,17 @@ def user_part(part: tf.data.Dataset) -> tf.data.Dataset:
     return part._of if isinstance(part, Remade) else part
 
 
-def parts_of(dataset: tf.data.Dataset) -> Iterator[tf.data.Dataset]:
-    """Yields a dataset and all datasets that it is made of."""
+def parts_of(dataset: tf.data.Dataset, without: Container[int] = ()) -> Iterator[tf.data.Dataset]:
+    """Yields a dataset and all datasets that it is made of.
+
+    Args:
+      without: ids of datasets that are left out, with all that they are made of.
+    """
     todo = [dataset]
     while todo:
         part = todo.pop()
+        if id(part) in without:
+            continue
         yield part
         todo += part._inputs()
 

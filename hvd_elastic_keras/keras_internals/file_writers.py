@@ -74,9 +74,18 @@ class _NotSaved:
         return int(self._model.optimizer.iterations)
 
 
+def saves_on_root_only(callback: keras.callbacks.Callback) -> bool:
+    """Whether it is a `ModelCheckpoint` of which only that of rank 0 saves.
+
+    One of a class derived from it may read the file that it has saved. So it saves as any other
+    code of a script does: one worker saves, and the others wait until the file is there.
+    """
+    return type(callback) is keras.callbacks.ModelCheckpoint
+
+
 def let_save(callback: keras.callbacks.Callback, model: keras.Model, saves: bool) -> None:
     """Lets a `ModelCheckpoint` save, or only remember what it would have saved."""
-    if not isinstance(callback, keras.callbacks.ModelCheckpoint):
+    if not saves_on_root_only(callback):
         return
     stands_in = isinstance(callback._model, _NotSaved)
     if saves and stands_in:

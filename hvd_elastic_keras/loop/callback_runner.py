@@ -5,7 +5,8 @@ everywhere. A late joiner takes over the state of the root's callbacks.
 
 * Callbacks that only write files or send reports (`WRITERS`) run on rank 0 only.
 * `ModelCheckpoint` has a memory (the best value, when it last saved). So it runs everywhere, but
-  saves on rank 0 only, unless its path is in a worker's own directory for temporary files.
+  saves on rank 0 only, unless its path is in a worker's own directory for temporary files. One of a
+  derived class saves as the rest of a script does: one worker saves, and the others wait.
 * The printed output of callbacks is shown from rank 0 only.
 """
 
@@ -345,5 +346,5 @@ def _invoke(
 
 def _saving_of(callback: keras.callbacks.Callback) -> contextlib.AbstractContextManager[None]:
     """Lets callbacks that save on rank 0 only save alone: no other worker would take part."""
-    alone = isinstance(callback, (*WRITERS, keras.callbacks.ModelCheckpoint))
+    alone = isinstance(callback, WRITERS) or file_writers.saves_on_root_only(callback)
     return one_writer.direct() if alone else contextlib.nullcontext()

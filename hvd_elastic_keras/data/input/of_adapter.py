@@ -202,6 +202,8 @@ def _dataset(
     else:
         parts = None if reader.alone else _split(dataset, reader, seed)
         _tell_of_unknown_length(dataset, reader)
+        if training and isinstance(trained, DatasetBatches) and _looks_like(trained, dataset):
+            first = training.first_batch()
     return DatasetBatches(
         dataset,
         reader.name,
@@ -212,6 +214,16 @@ def _dataset(
         parts=parts,
         seed=None if reader.alone else seed.number,
     )
+
+
+def _looks_like(trained: DatasetBatches, dataset: tf.data.Dataset) -> bool:
+    """Whether the first batch of the training stands for that of a dataset read beside it.
+
+    A `cache` gives the dataset the order that the training has read, so nothing can be read of it
+    before.
+    """
+    same = dataset.element_spec == trained.dataset.element_spec
+    return same and iterators.share_kept_order(dataset, trained.dataset)
 
 
 def _split(dataset: tf.data.Dataset, reader: FitReader, seed: OrderSeed) -> SplitDataset:
@@ -298,8 +310,13 @@ def take_turns(train: Any, validation: Any) -> bool:
 
 
 def leave_examples_out(train: Any, validation: Any) -> bool:
-    """Returns whether one of the datasets of `take_turns` is only a part of its examples."""
+    """Returns whether examples move from one of the datasets of `take_turns` to the other.
+
+    They do if one of the two is only a part of the examples, in an order that changes.
+    """
     datasets = _dataset_of(train), _dataset_of(validation)
+    if not iterators.share_changing_order(*datasets):
+        return False
     parts = (part for dataset in datasets for part in dataset_parts.parts_of(dataset))
     return any(map(dataset_parts.leaves_out_by_place, parts))
 

@@ -118,6 +118,9 @@ class DatasetBatches:
             self._draws.begin(list(Reader).index(self._reader), number)
         if number != self._left_number:
             self._read_what_is_left(self._made)
+        if self._training is not None and self.shares_kept_order(self._training):
+            # The cache is there only once the training has read to the end.
+            self._training._read_what_is_left(self._made, stopped=self._training._stopped)
         opened = self._opened(number, form)
         if self._ahead is not None:
             self._left = [opened := ReadAhead(opened, self._ahead)]
@@ -125,6 +128,10 @@ class DatasetBatches:
             self._left = [opened]
         self._left_number = number
         return opened
+
+    def shares_kept_order(self, other: DatasetBatches) -> bool:
+        """Whether a `cache` keeps the order of a shuffle for both."""
+        return iterators.share_kept_order(self.dataset, other.dataset)
 
     def _read_what_is_left(self, made: FitIterators | None, *, stopped: bool = False) -> None:
         """Reads the opened pass as far as plain `fit` does. Perhaps only its first batch is read.

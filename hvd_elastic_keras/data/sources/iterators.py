@@ -19,7 +19,7 @@ import functools
 import itertools
 import threading
 import weakref
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -162,8 +162,18 @@ def _takes_seeds_late(dataset: tf.data.Dataset) -> bool:
 
 def keeps_order(dataset: tf.data.Dataset) -> bool:
     """Whether a `cache` keeps the order of the first pass, whose seeds no later one has."""
+    return bool(_kept_orders(dataset))
+
+
+def share_kept_order(one: tf.data.Dataset, other: tf.data.Dataset) -> bool:
+    """Whether the same `cache` keeps the order of the first pass for both datasets."""
+    return not _kept_orders(one).isdisjoint(_kept_orders(other))
+
+
+def _kept_orders(dataset: tf.data.Dataset) -> set[int]:
+    """Returns the ids of the `cache` parts that keep the order of a shuffle."""
     caches = filter(dataset_parts.is_cache, parts_of(dataset))
-    return any(reshuffles(below) for part in caches for below in part._inputs())
+    return _ids(part for part in caches if any(map(reshuffles, part._inputs())))
 
 
 def read_up_to(batches: Iterator[Any], count: int | None, name: str) -> None:
@@ -253,8 +263,21 @@ def check_apart(train: Any, evaluation: Any) -> None:
 
 def share_shuffle(train: tf.data.Dataset, evaluation: tf.data.Dataset) -> bool:
     """Returns whether two datasets take the seeds of one `shuffle` in turn."""
-    seeds = {id(part) for part in reshuffles(train)}
-    return any(id(part) in seeds for part in reshuffles(evaluation))
+    return not _ids(reshuffles(train)).isdisjoint(_ids(reshuffles(evaluation)))
+
+
+def share_changing_order(train: tf.data.Dataset, evaluation: tf.data.Dataset) -> bool:
+    """Returns whether two datasets share a `shuffle` whose order no `cache` of both keeps."""
+    kept = _kept_orders(train) & _kept_orders(evaluation)
+    orders = [
+        _ids(part for part in parts_of(d, without=kept) if dataset_parts.reshuffles(part))
+        for d in (train, evaluation)
+    ]
+    return not orders[0].isdisjoint(orders[1])
+
+
+def _ids(parts: Iterable[tf.data.Dataset]) -> set[int]:
+    return {id(part) for part in parts}
 
 
 def counted(examples: Iterator[Any], name: str) -> int:
