@@ -16,6 +16,7 @@ from hvd_elastic_keras.common.garbage import not_collected
 from hvd_elastic_keras.data.input.interfaces import Input
 from hvd_elastic_keras.data.input.per_worker import PerWorkerInput
 from hvd_elastic_keras.keras_internals.model_building import has_batch_norm
+from hvd_elastic_keras.keras_internals.model_configuration import configuration
 from hvd_elastic_keras.keras_internals.model_variables import ModelVariables, can_be_sent
 from hvd_elastic_keras.loop.newcomer import first_rows, warm_up
 from hvd_elastic_keras.loop.observer import Observer, Round
@@ -119,6 +120,7 @@ def _state(
         cursor=Cursor(epoch=training.schedule.initial_epoch),
         user=training.user,
         collectives=" ".join(step.collectives_digest for step in shared),
+        configuration=configuration(training.model) if shared else (),
     )
 
 

@@ -14,6 +14,7 @@ from __future__ import annotations
 import importlib.util
 import logging
 import os
+import re
 import sys
 import threading
 import types
@@ -27,6 +28,7 @@ sys.path.append(str(Path(__file__).resolve().parents[2]))  # the package need no
 from hvd_elastic_keras.api import job_seed
 from hvd_elastic_keras.common import garbage, patches, versions
 from hvd_elastic_keras.settings import env
+from hvd_elastic_keras.state import dataset_preparation
 from hvd_elastic_keras.worker.session_of_process import refuse_what_is_not_caught
 
 
@@ -43,6 +45,7 @@ def main() -> None:
     patches.after_import(["tensorflow"], collect_as_before)
     if environment is not None:
         refuse_what_is_not_caught(environment)
+        dataset_preparation.install()
         if environment.options.seed is not None:
             job_seed.install(environment.options.seed)
         elastic_fit = environment.options.with_script().elastic_fit
@@ -77,6 +80,10 @@ def _log_of_package(stream: TextIO) -> None:
     package.propagate = False
 
 
+_ORDERS = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
+"""Orders to a terminal, for colours and movements: a launcher shows lines."""
+
+
 class ShownErrors:
     """A script's `sys.stderr`, with `logging`, `warnings` and the bars of `tqdm`.
 
@@ -92,10 +99,12 @@ class ShownErrors:
 
     def write(self, text: str) -> int:
         with self._lock:
-            *lines, self._begun = (self._begun + text).split("\n")
+            *lines, begun = (self._begun + text).split("\n")
+            self._begun = _last_state(begun)
             for line in lines:
-                print(_last_state(line).removesuffix("\r"), file=sys.__stdout__, flush=True)
-            self._begun = _last_state(self._begun)
+                shown = _ORDERS.sub("", _last_state(line)).rstrip()
+                if shown or not line:  # no line of which only orders to a terminal are left
+                    print(shown, file=sys.__stdout__, flush=True)
         return len(text)
 
     def writelines(self, lines: Iterable[str]) -> None:

@@ -14,6 +14,7 @@
 | `Strategy.scope`, `api/unchanged_fit.py`      | workers share the batches, no strategy does      |
 | `default_rng`, `api/job_seed.py`              | generators without a seed are alike in workers   |
 | `Dataset.cache`, `sources/cache_files.py`     | workers do not write the same files              |
+| `download_and_prepare`, `state/dataset_preparation.py` | the same, for tensorflow-datasets       |
 
 They stay until the end of the process, or until `undo_all`. A function that is replaced only while
 a step is traced uses `replaced`.

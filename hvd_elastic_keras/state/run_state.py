@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import logging
 import time
 from collections.abc import Callable, Sequence
@@ -36,6 +37,7 @@ VERSION = 4
 LEAST_LATE_BYTES = 32 * 2**20
 """Size of variables from which on the other workers do not wait. Smaller ones arrive in no time."""
 COLLECTIVES = "collectives"
+CONFIGURATION = "configuration"
 """Name of the root's digest of collectives, among the states of the parts while they are sent."""
 PATHS = "paths"
 """Name of the paths to which the root's callbacks write, among these states."""
@@ -92,6 +94,7 @@ class RunState:
       cursor: position at which the training begins.
       user: the user's values.
       collectives: digest of the collectives of the steps; all workers must make the same ones.
+      configuration: see `model_configuration`; that of all workers must be the same.
     """
 
     def __init__(
@@ -104,8 +107,10 @@ class RunState:
         cursor: Cursor,
         user: UserState,
         collectives: str = "",
+        configuration: Sequence[str] = (),
     ) -> None:
         self._collectives = collectives
+        self._configuration = list(configuration)
         self._callbacks = callbacks
         self.cursor = cursor
         self.unfinished: Cursor | None = None
@@ -178,6 +183,7 @@ class RunState:
         parts.check_version(state, VERSION, checkpoint)
         self._data.restore(state["data"], checkpoint)
         self._check_collectives(state.get(COLLECTIVES, self._collectives))
+        self._check_configuration(state.get(CONFIGURATION, self._configuration))
         parts.restore(self._parts, state)
 
     def _check_collectives(self, of_root: str) -> None:
@@ -187,6 +193,22 @@ class RunState:
                 "Every worker runs the whole script: make the same model in all, and seed all that "
                 "is random before, for example with keras.utils.set_random_seed(1)."
             )
+
+    def _check_configuration(self, of_root: list[str]) -> None:
+        if of_root == self._configuration:
+            return
+        pairs = itertools.zip_longest(self._configuration, of_root, fillvalue="nothing")
+        mine, theirs = next((a, b) for a, b in pairs if a != b)
+        mine, theirs = (text.partition(":")[0] for text in (mine, theirs))
+        what = f"has {mine} in place of {theirs}"
+        if mine == theirs:
+            what = f"configures one {mine} in another way"
+        raise ConfigurationError(
+            f"The model of this worker is not that of rank 0: it {what}. Together they would train "
+            "one model by different rules. Every worker runs the whole script: make the same model "
+            "in all. If the script takes settings from a place that all workers share, such as a "
+            "database of trials, each worker gets others: choose them before the job starts."
+        )
 
     def synchronise(self, communicator: Communicator, place: Assignment) -> None:
         """Brings this worker to the root's state, in two phases.
@@ -227,7 +249,12 @@ class RunState:
 
     def _state_to_send(self) -> dict[str, Any]:
         paths = [list(pair) for pair in self._callbacks.paths]
-        return {**self.state(), COLLECTIVES: self._collectives, PATHS: paths}
+        return {
+            **self.state(),
+            COLLECTIVES: self._collectives,
+            CONFIGURATION: self._configuration,
+            PATHS: paths,
+        }
 
     def _compare_paths(self, state: dict[str, Any]) -> None:
         """Warns if the root's callbacks write elsewhere than the callbacks of this worker."""
