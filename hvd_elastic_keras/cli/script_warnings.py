@@ -28,6 +28,22 @@ REMOVING = (
     "remove before you start the job. See docs/scripts.md."
 )
 
+STUDIES = ("create_study", "load_study")
+"""Functions of Optuna that open a study."""
+TRIALS = (
+    "warning: this script keeps a study in a storage ({}). All workers run it, and each takes "
+    "trials of its own: they would not train the same model. Leave storage out and seed the "
+    "sampler, so that all workers make the same trials, or start a job for each trial. See "
+    "docs/notebooks.md."
+)
+RUNS = ("wandb.init", "mlflow.start_run", "neptune.init_run")
+"""Functions that begin a run of an experiment tracker. So does `autolog` of MLflow."""
+TRACKING = (
+    "warning: this script begins runs of an experiment tracker ({}). All workers run it, and so "
+    "does each replacement: there are several runs in place of one. Let one worker begin the run. "
+    "See docs/tracking.md."
+)
+
 
 def warning_of_flags(
     script: Sequence[str], is_flag: Callable[[str], bool], *, as_module: bool
@@ -58,8 +74,9 @@ def warning_of_flags(
 
 
 def warnings_of_files(script: Sequence[str], directory: Path) -> list[str]:
-    """Returns warnings about files that each worker would write line by line, or remove.
+    """Returns warnings about what each worker would do again outside of its process.
 
+    They name files that each worker would write line by line, or remove, and studies and trackers.
     Files that are written at once, by each worker alike, are not among them. A script that imports
     this package says by itself who writes.
 
@@ -82,7 +99,12 @@ def warnings_of_files(script: Sequence[str], directory: Path) -> list[str]:
 
     return [
         warning.format(", ".join(found))
-        for is_meant, warning in ((appends, APPENDING), (_removes, REMOVING))
+        for is_meant, warning in (
+            (appends, APPENDING),
+            (_removes, REMOVING),
+            (_shares_study, TRIALS),
+            (_begins_run, TRACKING),
+        )
         if (found := [place for node, place in calls if is_meant(node)])
     ]
 
@@ -90,6 +112,18 @@ def warnings_of_files(script: Sequence[str], directory: Path) -> list[str]:
 def _removes(call: ast.Call) -> bool:
     is_method = isinstance(call.func, ast.Attribute) and call.func.attr in REMOVERS_OF_PATHS
     return is_method or _dotted_name(call.func) in REMOVERS
+
+
+def _shares_study(call: ast.Call) -> bool:
+    storage = next((word.value for word in call.keywords if word.arg == "storage"), None)
+    is_none = isinstance(storage, ast.Constant) and storage.value is None
+    named = _dotted_name(call.func).rpartition(".")[2] in STUDIES
+    return named and storage is not None and not is_none
+
+
+def _begins_run(call: ast.Call) -> bool:
+    dotted = _dotted_name(call.func)
+    return dotted in RUNS or (dotted.startswith("mlflow.") and dotted.endswith(".autolog"))
 
 
 def _appends(call: ast.Call, *, is_kept: bool) -> bool:

@@ -282,7 +282,7 @@ class CallbackRunner:
     def state(self) -> dict[str, Any]:
         """Returns the memory of the callbacks, as far as it can be sent to another worker."""
         counts = dict(self._counts)
-        raised = "" if self.raised is None else raised_error.packed(self.raised)
+        raised = [] if self.raised is None else raised_error.packed(self.raised)
         return {
             **{"counts": counts, "evaluates": self._evaluates, "raised": raised},
             **self._memory.state(),

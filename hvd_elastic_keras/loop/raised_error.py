@@ -10,8 +10,8 @@ and the others train on.
 
 from __future__ import annotations
 
-import json
 import sys
+from typing import Any
 
 from hvd_elastic_keras.state import json_codec
 from hvd_elastic_keras.worker.horovod_runtime import Communicator
@@ -25,25 +25,25 @@ def all_raise(communicator: Communicator, raised: bool) -> bool | None:
         return None if communicator.any_true(not raised, "elastic_not_raised") else True
 
 
-def packed(error: Exception) -> str:
-    """Returns an error as a text; empty if `unpacked` could not make it again."""
+def packed(error: Exception) -> list[Any]:
+    """Returns an error as JSON and bytes; empty if `unpacked` could not make it again."""
     kind = type(error)
     try:
-        text = json.dumps([kind.__module__, kind.__qualname__, json_codec.encode(list(error.args))])
-        found = unpacked(text)
+        values = [kind.__module__, kind.__qualname__, json_codec.encode(list(error.args))]
+        found = unpacked(values)
     except (TypeError, ValueError):
-        return ""
-    return text if type(found) is kind and found.args == error.args else ""
+        return []
+    return values if type(found) is kind and found.args == error.args else []
 
 
-def unpacked(text: str) -> Exception:
-    """Returns the error of a text.
+def unpacked(values: list[Any]) -> Exception:
+    """Returns the error that was given to `packed`.
 
     Raises:
       ValueError: this process has no such class of errors.
     """
-    module, name, arguments = json.loads(text)
-    kind = vars(sys.modules.get(module, json)).get(name)
+    module, name, arguments = values
+    kind = getattr(sys.modules.get(module), name, None)
     if not (isinstance(kind, type) and issubclass(kind, Exception)):
         raise ValueError(f"{module}.{name} is no class of errors")
     error: Exception = kind(*json_codec.decode(arguments))

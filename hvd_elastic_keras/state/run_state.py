@@ -64,7 +64,7 @@ class Marks:
       stop_agreed: whether all workers know that callbacks end the training early.
       ended: whether `on_train_end` has been called.
       raised: the error with which callbacks have ended the training on all workers, as
-        `raised_error.packed` gives it; None if there is none.
+        `raised_error.packed` gives it; None if there is none, and empty if it cannot be made again.
     """
 
     epoch_begun: int = -1
@@ -72,7 +72,7 @@ class Marks:
     evaluation_begun: int = -1
     stop_agreed: bool = False
     ended: bool = False
-    raised: str | None = None
+    raised: list[Any] | None = None
 
 
 class Callbacks(Part, Protocol):

@@ -168,3 +168,61 @@ def test_a_layer_frozen_without_compile_trains_on_with_a_joiner_that_has_not_see
     with FitJob(tmp_path, freezes_without_compile, "--num_workers=2", plan=plan) as job:
         job.let_join("gate")
         job.finish_with(["w0", "w2"], fit_alone(freezes_without_compile))
+
+
+class Pruned(Exception):  # noqa: N818  as Optuna names it
+    """Ends a `fit`, and the script goes on."""
+
+
+class Prunes(keras.callbacks.Callback):  # type: ignore[misc]  # Keras is untyped
+    """Ends a training in an epoch: after a batch, or at its end."""
+
+    def __init__(self, epoch: int, batch: int | None = None) -> None:
+        super().__init__()
+        self._at = (epoch, batch)
+        self._epoch = 0
+
+    def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
+        self._epoch = epoch
+
+    def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+        if self._at == (self._epoch, batch):
+            raise Pruned(self._epoch, float(logs["loss"]))
+
+    def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+        if self._at == (epoch, None):
+            raise Pruned(epoch, float(logs["val_loss"]))
+
+
+@scenario(plain=True)
+def pruned_fits(script: Script) -> None:
+    """Leaves some of its trainings by errors of callbacks, which it catches."""
+    model = classifier(FaultPoint(), jit_compile=False)
+    shuffled, ends = examples().shuffle(SIZE, seed=5).batch(BATCH), []
+    for prunes in (Prunes(1), None, Prunes(1, batch=2), None, Prunes(0)):
+        try:
+            script.fit(
+                *(model, shuffled),
+                epochs=3,
+                validation_data=VALIDATION,
+                callbacks=(prunes,) if prunes else (),
+            )
+        except Pruned as error:
+            ends.append(error.args)
+        script.evaluate_and_predict(model)
+    assert [epoch for epoch, _ in ends] == [1, 1, 0]
+
+
+def test_a_worker_joins_after_a_fit_that_an_error_has_ended_and_trains_the_rest_alone(
+    tmp_path: Path, fit_alone: Alone
+) -> None:
+    plan = [gate(20), kill_of_root("train", step=44)]
+    with FitJob(tmp_path, pruned_fits, "--num_workers=2", plan=plan) as job:
+        job.let_join("gate")
+        job.finish_with(["w1", "w2"], fit_alone(pruned_fits))
+        rounds = [(e["training"], e["members"]) for e in job.events("round_running")]
+        assert (2, ["w0", "w1", "w2"]) in rounds
+        assert rounds[-1] == (5, ["w1", "w2"])
+        assert not [
+            e for e in job.events("worker_exited") if e["worker_id"] != "w0" and e["failed"]
+        ]

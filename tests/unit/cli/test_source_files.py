@@ -234,3 +234,25 @@ def test_a_script_that_removes_files_is_told_that_replacements_do(
     texts = warnings_of_files(["good.py"], tmp_path)
     assert len(texts) == bool(told)
     assert told in "".join(texts)
+
+
+@pytest.mark.parametrize(
+    ("line", "told"),
+    [
+        ("s = optuna.create_study(storage='sqlite:///o.db')", "(optuna.create_study in line 1 of"),
+        ("s = load_study(study_name='a', storage=path)", "(load_study in line 1 of good.py)"),
+        ("s = optuna.create_study(storage=None, sampler=sampler)", ""),
+        ("s = optuna.create_study(direction='minimize')", ""),
+        ("mlflow.tensorflow.autolog()", "(mlflow.tensorflow.autolog in line 1 of good.py)"),
+        ("with mlflow.start_run() as run: pass", "begins runs of an experiment tracker (mlflow."),
+        ("wandb.init(project='p')", "See docs/tracking.md"),
+        ("mlflow.log_metric('loss', 1)", ""),
+    ],
+)
+def test_a_script_with_a_study_or_a_tracker_that_all_workers_share_is_told(
+    tmp_path: Path, line: str, told: str
+) -> None:
+    (tmp_path / "good.py").write_text(f"{line}\n")
+    texts = warnings_of_files(["good.py"], tmp_path)
+    assert len(texts) == bool(told)
+    assert told in "".join(texts)

@@ -231,11 +231,18 @@ class Job:
         """Reports that a worker got SIGTERM, as the worker does."""
         self.send(protocol.Leaving(worker_id=worker_id, reason="SIGTERM"))
 
-    def done(self, *worker_ids: str, step: int = 0, training: int | None = None) -> None:
-        """Reports that workers have finished their training."""
+    def done(
+        self,
+        *worker_ids: str,
+        step: int = 0,
+        training: int | None = None,
+        raised: bool = False,
+    ) -> None:
+        """Reports that workers have finished their training, or that an error has ended it."""
         for worker_id in worker_ids:
             number = training or self.training_of(worker_id)
-            self.send(protocol.Done(worker_id=worker_id, training=number, step=step))
+            done = protocol.Done(worker_id=worker_id, training=number, step=step, raised=raised)
+            self.send(done)
 
     def start(self, num_workers: int | None = None, step: int = 0) -> None:
         """Makes all launched workers warm, and runs the first round."""

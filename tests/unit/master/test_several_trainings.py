@@ -10,7 +10,7 @@ from hvd_elastic_keras.master.machine import actions as act
 from hvd_elastic_keras.master.machine.actions import Outcome
 from hvd_elastic_keras.master.machine.state import WorkerPhase
 from hvd_elastic_keras.master.machine.status import job_status
-from tests.unit.master.membership_driver import Job
+from tests.unit.master.membership_driver import FINISHED, Job
 
 
 @pytest.fixture
@@ -595,3 +595,46 @@ def test_a_refusal_between_two_trainings_dismisses_who_waits_for_the_next(betwee
     between.send(protocol.Refused(worker_id="w1", message="epochs=0 was given"))
     assert between.told_to_leave("w0") == ["epochs=0 was given"]
     assert between.end == act.EndJob(Outcome.REFUSED, "epochs=0 was given")
+
+
+# --- a training that an error of callbacks ends on all workers ----------------------------
+
+
+@pytest.fixture
+def raised() -> Job:
+    """Returns two workers whose training an error of callbacks has ended after 30 steps."""
+    job = Job(2, heartbeat_timeout_s=1e9)
+    job.start()
+    job.heartbeat("w0", "w1", step=30)
+    job.done("w0", "w1", step=30, raised=True)
+    return job
+
+
+def test_a_script_that_catches_the_error_and_ends_has_finished_the_job(raised: Job) -> None:
+    raised.exit("w0")
+    assert raised.end is None
+    raised.exit("w1")
+    assert raised.end == FINISHED
+    assert raised.launches == ["w0", "w1"]
+
+
+def test_a_script_that_catches_the_error_may_train_again(raised: Job) -> None:
+    raised.ready("w0", "w1")
+    raised.running("w0", "w1")
+    assert raised.members == ["w0", "w1"]
+    raised.fail("w1")
+    assert raised.launches == ["w0", "w1", "w2"], "an error in the second training"
+
+
+def test_workers_that_do_not_catch_it_have_failed_in_the_training(raised: Job) -> None:
+    raised.fail("w0", "w1")
+    assert raised.launches == ["w0", "w1", "w2", "w3"]
+    assert raised.state.restarts.own_errors == 2
+    assert raised.end is None
+
+
+def test_a_worker_that_is_killed_after_it_is_replaced_for_the_next_training(raised: Job) -> None:
+    raised.kill("w1")
+    assert raised.launches == ["w0", "w1"]
+    raised.ready("w0")
+    assert raised.launches == ["w0", "w1", "w2"]

@@ -77,7 +77,12 @@ class Remembers(keras.callbacks.Callback):
         self.best = np.full(1000, best)
 
 
-def new_state(value: float, width: int = 3, collectives: str = "one") -> RunState:
+def new_state(
+    value: float,
+    width: int = 3,
+    collectives: str = "one",
+    configuration: tuple[str, ...] = ("D:1",),
+) -> RunState:
     model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(width)])
     model.compile("adam", "mse")
     model.optimizer.build(model.trainable_variables)
@@ -92,6 +97,7 @@ def new_state(value: float, width: int = 3, collectives: str = "one") -> RunStat
         cursor=Cursor(),
         user=UserState(best=value),
         collectives=collectives,
+        configuration=configuration,
     )
 
 
@@ -208,8 +214,26 @@ def test_a_worker_with_another_step_is_refused_before_anything_changes() -> None
     np.testing.assert_equal(joiner.state(), before)
 
 
+@pytest.mark.parametrize(
+    ("configuration", "told"),
+    [
+        (("D:2",), "configures one D in another way"),
+        (("E:1",), "has E in place of D"),
+        (("D:1", "E:1"), "has E in place of nothing"),
+    ],
+)
+def test_a_worker_with_another_model_is_refused_before_anything_changes(
+    configuration: tuple[str, ...], told: str
+) -> None:
+    joiner = new_state(0.0, configuration=configuration)
+    before = joiner.state()
+    with pytest.raises(ConfigurationError, match=f"not that of rank 0: it {told}"):
+        sync_to(joiner, Wire())
+    np.testing.assert_equal(joiner.state(), before)
+
+
 def test_a_checkpoint_of_a_model_that_has_changed_is_taken() -> None:
-    changed = new_state(0.0, collectives="two")
+    changed = new_state(0.0, collectives="two", configuration=("D:2",))
     changed.restore(root_state().state(), Path("step-8"))
     assert changed.cursor == CURSOR
 
