@@ -102,7 +102,7 @@ def change_slots(job_dir: Path, request: control.SlotsRequest) -> int:
 def stop(job_dir: Path) -> int:
     """Stops a running job after the current step."""
     body = messages.encode(control.StopRequest(reason="asked to by ctl stop"))
-    answer = _call(files.read_endpoint(job_dir), "POST", "stop", body)
+    answer = _call(_endpoint(job_dir), "POST", "stop", body)
     return _tell(messages.decode(answer, control.ChangeReply))
 
 
@@ -113,11 +113,11 @@ def _change(
     command_id = request.command_id or secrets.token_hex(COMMAND_ID_BYTES)
     body = messages.encode(msgspec.structs.replace(request, command_id=command_id))
     try:
-        return _call(files.read_endpoint(job_dir), "POST", path, body)
+        return _call(_endpoint(job_dir), "POST", path, body)
     except AnswerLostError:
         pass
     try:
-        return _call(files.read_endpoint(job_dir), "POST", path, body)
+        return _call(_endpoint(job_dir), "POST", path, body)
     except (ConfigurationError, MasterUnreachableError) as error:
         raise MasterUnreachableError(
             f"{error} It is not known whether the change was made: with --command_id={command_id}, "
@@ -158,7 +158,7 @@ def explain(job_dir: Path) -> int:
 
 def show_dashboard(job_dir: Path, *, read_only: bool = False) -> int:
     """Prints the address of the dashboard of a running job."""
-    endpoint = files.read_endpoint(job_dir)
+    endpoint = _endpoint(job_dir)
     print(endpoint.dashboard_to_read if read_only else endpoint.dashboard)
     return 0
 
@@ -284,6 +284,24 @@ def _check_text(name: str, value: str) -> None:
         value.encode()
     except UnicodeEncodeError:
         raise ConfigurationError(f"{name} {value!r} was given, expected text in UTF-8.") from None
+
+
+def _endpoint(job_dir: Path) -> control.Endpoint:
+    """Returns where the master of a running job listens.
+
+    Raises:
+      ConfigurationError: no job runs there. The message says how the last one has ended.
+    """
+    try:
+        return files.read_endpoint(job_dir)
+    except ConfigurationError:
+        end = job_history.end_of(job_dir)
+        if end is None:
+            raise
+        ended = end_in_words(end, job_dir).replace("\n", "; ")
+        raise ConfigurationError(
+            f"No running job was found in {job_dir}: the last one {ended}."
+        ) from None
 
 
 def _call(

@@ -74,6 +74,12 @@ def test_the_status_of_a_job_that_has_ended_is_how(
     assert shown["phase"] == last.get("status", "finished")
 
 
+def test_a_job_that_has_ended_takes_no_command_and_says_how_it_ended() -> None:
+    directory = job("of mine", FINISHED)
+    with pytest.raises(ConfigurationError, match=r"of mine: the last one finished at step 90\."):
+        control_job.stop(directory)
+
+
 def test_there_is_no_status_of_a_job_whose_launcher_was_killed() -> None:
     directory = job("killed", {"event": "job_stopping", "reason": "?"})
     with pytest.raises(ConfigurationError, match="No running job was found"):
