@@ -18,6 +18,7 @@ from hvd_elastic_keras.keras_internals.model_variables import layers_of, optimiz
 NOT_COMPARED = frozenset({"name", "seed", "trainable", "learning_rate", "build_config"})
 """Entries that differ between two calls of the same code, and those that callbacks change while a
 job trains: a worker that comes later has their first values when it is compared."""
+LAMBDA = "__lambda__"
 PLAIN = (str, bool, int, type(None))
 
 
@@ -48,6 +49,8 @@ def _digest(part: Any) -> str:
 
 def _plain(value: Any) -> Any:
     """Returns the numbers and texts of a configuration; of other values, their class."""
+    if isinstance(value, dict) and value.get("class_name") == LAMBDA:
+        return LAMBDA  # its code names the file, which has other places on other machines
     if isinstance(value, dict):
         return {str(k): _plain(v) for k, v in value.items() if k not in NOT_COMPARED}
     if isinstance(value, list | tuple):

@@ -91,3 +91,12 @@ def test_layers_in_layers_count() -> None:
     kinds = [line.partition(":")[0] for line in configuration(model(shape=(None, 2)))]
     assert kinds.count("LSTM") == 2
     assert "InputLayer" not in kinds
+
+
+@pytest.mark.parametrize("file", ["/home/a/train.py", "/home/b/train.py"])
+def test_a_lambda_counts_as_one_wherever_its_file_is(file: str) -> None:
+    made: dict[str, Any] = {}
+    exec(compile("double = lambda inputs: 2 * inputs", file, "exec"), made)
+    layers = [keras.Input((2,)), keras.layers.Lambda(made["double"])]
+    other = [keras.Input((2,)), keras.layers.Lambda(lambda inputs: 3 * inputs)]
+    assert configuration(keras.Sequential(layers)) == configuration(keras.Sequential(other))
