@@ -15,9 +15,11 @@ import keras
 
 from hvd_elastic_keras.keras_internals.model_variables import layers_of, optimizers_of
 
-NOT_COMPARED = frozenset({"name", "seed", "trainable", "learning_rate", "build_config"})
-"""Entries that differ between two calls of the same code, and those that callbacks change while a
-job trains: a worker that comes later has their first values when it is compared."""
+NOT_COMPARED = frozenset({"name", "seed", "trainable", "build_config"})
+"""Entries that differ between two calls of the same code, or that callbacks may change while a job
+trains: a worker that comes later has their first values when it is compared."""
+RATE = "learning_rate"
+"""It is not compared if it is a number: workers get that of rank 0, as they get weights."""
 LAMBDA = "__lambda__"
 PLAIN = (str, bool, int, type(None))
 
@@ -52,7 +54,10 @@ def _plain(value: Any) -> Any:
     if isinstance(value, dict) and value.get("class_name") == LAMBDA:
         return LAMBDA  # its code names the file, which has other places on other machines
     if isinstance(value, dict):
-        return {str(k): _plain(v) for k, v in value.items() if k not in NOT_COMPARED}
+        compared = {k: v for k, v in value.items() if k not in NOT_COMPARED}
+        if isinstance(compared.get(RATE), float):
+            del compared[RATE]
+        return {str(k): _plain(v) for k, v in compared.items()}
     if isinstance(value, list | tuple):
         return [_plain(v) for v in value]
     if isinstance(value, float):

@@ -87,6 +87,14 @@ def test_models_that_train_by_other_rules_differ_there(
     assert [mine.partition(":")[0] for mine, other in pairs if mine != other] == [differs]
 
 
+def test_schedules_of_the_learning_rate_count() -> None:
+    one, other = (
+        model(optimizer=keras.optimizers.SGD(keras.optimizers.schedules.CosineDecay(0.1, steps)))
+        for steps in (100, 200)
+    )
+    assert configuration(one) != configuration(other)
+
+
 def test_layers_in_layers_count() -> None:
     kinds = [line.partition(":")[0] for line in configuration(model(shape=(None, 2)))]
     assert kinds.count("LSTM") == 2
