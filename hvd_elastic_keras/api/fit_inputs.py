@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 
+from hvd_elastic_keras.common.errors import DataError
 from hvd_elastic_keras.data.input.fit_epochs import FitInput
 from hvd_elastic_keras.data.input.of_adapter import (
     FitReader,
@@ -13,6 +14,7 @@ from hvd_elastic_keras.data.input.of_adapter import (
     input_of,
     leave_examples_out,
     per_worker_input_of,
+    share_cache,
     take_turns,
 )
 from hvd_elastic_keras.data.plan.fit_passes import Passes, Reader
@@ -38,6 +40,13 @@ def check_order(call: FitCall, *, alone: bool) -> None:
       alone: whether no other worker will ever read the data.
     """
     if take_turns(call.adapter, call.validation):
+        if call.steps_per_epoch is not None and share_cache(call.adapter, call.validation):
+            raise DataError(
+                "The training and the validation data are made of one dataset with a cache() above "
+                "a shuffle(...), and steps_per_epoch was given: the cache may not be complete when "
+                "the first evaluation reads it. Leave steps_per_epoch out, or use "
+                "shuffle(..., reshuffle_each_iteration=False)."
+            )
         if not alone:
             check_turns(call.adapter, call.validation)
         if leave_examples_out(call.adapter, call.validation):
@@ -106,9 +115,9 @@ class FitInputs:
         evaluation = Passes(call.validation_steps, goes_on=False)
         first = schedule.initial_epoch
         other = evaluation if trains else training
-        in_turns = are_one(call.adapter, call.validation) or (
-            not self.alone and take_turns(call.adapter, call.validation)
-        )
+        both = call.adapter, call.validation
+        # Examples in a common cache come in the order of the training, also for one worker.
+        in_turns = are_one(*both) or (take_turns(*both) and (not self.alone or share_cache(*both)))
         return FitReader(
             name="x" if trains else "validation_data",
             reader=reader,

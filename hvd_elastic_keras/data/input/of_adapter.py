@@ -328,6 +328,11 @@ def check_turns(train: Any, validation: Any) -> None:
         iterators.check_apart(*datasets)
 
 
+def share_cache(train: Any, validation: Any) -> bool:
+    """Returns whether a `cache` keeps the order of a shuffle for the two of `take_turns`."""
+    return iterators.share_kept_order(_dataset_of(train), _dataset_of(validation))
+
+
 def are_one(train: Any, validation: Any) -> bool:
     """Returns whether two adapters hold the same dataset, with all seeds taken at the start."""
     dataset = _dataset_of(train)

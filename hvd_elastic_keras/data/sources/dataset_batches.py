@@ -89,7 +89,7 @@ class DatasetBatches:
         """Batches that plain `fit` reads ahead, if the orders of later passes depend on it."""
         if made is not None and iterators.repeats_shuffle(dataset):
             _, self._ahead = iterators.without_prefetch(dataset)
-        self._left: list[Iterator[Structure]] = []
+        self._left: list[Counted] = []
         """The pass that is read, if the orders of later ones depend on how far it is read."""
         self._left_number = 0
         self._training = beside if isinstance(beside, DatasetBatches) else None
@@ -119,19 +119,23 @@ class DatasetBatches:
         if number != self._left_number:
             self._read_what_is_left(self._made)
         if self._training is not None and self.shares_kept_order(self._training):
-            # The cache is there only once the training has read to the end.
-            self._training._read_what_is_left(self._made, stopped=self._training._stopped)
+            self._training._complete_cache()
         opened = self._opened(number, form)
         if self._ahead is not None:
             self._left = [opened := ReadAhead(opened, self._ahead)]
         elif iterators.keeps_order(self.dataset) and self._left_of(number, self._made) is None:
-            self._left = [opened]
+            self._left = [opened := Counted(opened)]
         self._left_number = number
         return opened
 
     def shares_kept_order(self, other: DatasetBatches) -> bool:
         """Whether a `cache` keeps the order of a shuffle for both."""
         return iterators.share_kept_order(self.dataset, other.dataset)
+
+    def _complete_cache(self) -> None:
+        """Reads on if only the end of the opened pass is left, where a `cache` is complete."""
+        if self._left and self._left[0].taken == self.batches_per_pass:
+            self._read_what_is_left(self._made)
 
     def _read_what_is_left(self, made: FitIterators | None, *, stopped: bool = False) -> None:
         """Reads the opened pass as far as plain `fit` does. Perhaps only its first batch is read.
@@ -212,7 +216,30 @@ class DatasetBatches:
         self._iterators.make(self._made.made_by(self._reader, epochs, stopped=stopped))
 
 
-class ReadAhead:
+class Counted:
+    """Counts the elements that an iterator gives.
+
+    Attributes:
+      taken: the number of elements so far.
+    """
+
+    def __init__(self, batches: Iterator[Structure]) -> None:
+        self._batches = batches
+        self.taken = 0
+
+    def __iter__(self) -> Iterator[Structure]:
+        return self
+
+    def __next__(self) -> Structure:
+        batch = self._next()
+        self.taken += 1
+        return batch
+
+    def _next(self) -> Structure:
+        return next(self._batches)
+
+
+class ReadAhead(Counted):
     """Reads some elements of an iterator ahead in a thread, as `prefetch` does.
 
     A `repeat` above a `shuffle` takes a seed for its next round when it has read the last one to
@@ -222,28 +249,20 @@ class ReadAhead:
     Args:
       batches: the iterator.
       ahead: number of batches that are read ahead.
-
-    Attributes:
-      taken: number of batches that this iterator has given.
     """
 
     def __init__(self, batches: Iterator[Structure], ahead: int) -> None:
-        self._batches = batches
+        super().__init__(batches)
         self._ahead = ahead
         self._waiting: collections.deque[futures.Future[Structure]] = collections.deque()
         self._thread = futures.ThreadPoolExecutor(1, "elastic-read-ahead")
-        self.taken = 0
 
-    def __iter__(self) -> Iterator[Structure]:
-        return self
-
-    def __next__(self) -> Structure:
+    def _next(self) -> Structure:
         while len(self._waiting) <= self._ahead:
             self._waiting.append(self._thread.submit(next, self._batches, None))
         batch = self._waiting.popleft().result()
         if batch is None:
             raise StopIteration
-        self.taken += 1
         return batch
 
     def wait(self) -> None:

@@ -47,6 +47,12 @@ def unknown_length() -> Any:
     return dataset().unbatch().filter(lambda x, y: y < 2).batch(BATCH)
 
 
+def in_kept_order(batch: int = 0) -> Any:
+    """Returns examples, or batches, in an order that the first pass draws and a cache keeps."""
+    shuffled = tf.data.Dataset.from_tensor_slices((X, LABELS)).shuffle(SIZE, seed=7)
+    return (shuffled.batch(batch) if batch else shuffled).cache()
+
+
 class Batches(keras.utils.PyDataset):
     """Another order in every epoch, from `on_epoch_end`, as users write it."""
 
@@ -134,6 +140,19 @@ INPUTS: dict[str, Callable[[], dict[str, Any]]] = {
     "shuffled dataset": lambda: {
         "x": dataset().unbatch().shuffle(SIZE, seed=7).batch(BATCH),
         "validation_data": dataset(40, 9),
+    },
+    "parts of a shuffled cache": lambda: {
+        "x": (kept := in_kept_order()).skip(40).batch(BATCH),
+        "validation_data": kept.take(40).batch(9),
+    },
+    "a part of a shuffled cache that is shuffled again": lambda: {
+        "x": (whole := in_kept_order().shuffle(30, seed=3)).batch(BATCH),
+        "validation_data": whole.take(40).batch(9),
+    },
+    "a part of cached batches": lambda: {
+        "x": (batches := in_kept_order(BATCH)).prefetch(2),
+        "validation_data": batches.take(2),
+        "validation_freq": 2,
     },
     "dataset of unknown length": lambda: {
         "x": unknown_length(),

@@ -208,7 +208,29 @@ def test_only_data_of_which_a_part_is_left_out_can_move_to_the_validation_data(
     monkeypatch.setattr(fit_inputs.notices, "tell", said.append)
     shuffled = tf.data.Dataset.from_tensor_slices(X).shuffle(8, seed=1)
     call: Any = SimpleNamespace(
-        adapter=adapter_of(train(shuffled)), validation=adapter_of(validation(shuffled))
+        adapter=adapter_of(train(shuffled)),
+        validation=adapter_of(validation(shuffled)),
+        steps_per_epoch=None,
     )
     fit_inputs.check_order(call, alone=True)
     assert said == ([f"warning: {fit_inputs.IN_TURNS}"] if is_told else [])
+
+
+@pytest.mark.parametrize(
+    ("above", "is_told"),
+    [(lambda d: d, False), (lambda d: d.shuffle(8, seed=2), True)],
+    ids=["kept", "shuffled again"],
+)
+def test_examples_whose_order_a_cache_keeps_do_not_move(
+    monkeypatch: pytest.MonkeyPatch, above: Any, is_told: bool
+) -> None:
+    said: list[str] = []
+    monkeypatch.setattr(fit_inputs.notices, "tell", said.append)
+    whole = above(tf.data.Dataset.from_tensor_slices(X).shuffle(8, seed=1).cache())
+    train, validation = (adapter_of(d.batch(2)) for d in (whole.take(4), whole.skip(4)))
+    call: Any = SimpleNamespace(adapter=train, validation=validation, steps_per_epoch=None)
+    fit_inputs.check_order(call, alone=False)
+    assert said == ([f"warning: {fit_inputs.IN_TURNS}"] if is_told else [])
+    in_part: Any = SimpleNamespace(adapter=train, validation=validation, steps_per_epoch=1)
+    with pytest.raises(DataError, match="steps_per_epoch was given: the cache may not be complete"):
+        fit_inputs.check_order(in_part, alone=False)
