@@ -104,6 +104,8 @@ class ShownErrors:
             for line in lines:
                 shown = _ORDERS.sub("", _last_state(line)).rstrip()
                 if shown or not line:  # no line of which only orders to a terminal are left
+                    # Odd names of files cannot be printed, but can be written to stderr.
+                    shown = shown.encode(errors="backslashreplace").decode()
                     print(shown, file=sys.__stdout__, flush=True)
         return len(text)
 

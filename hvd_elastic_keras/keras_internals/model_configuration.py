@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import warnings
 from collections.abc import Iterator
 from typing import Any
 
@@ -20,6 +21,8 @@ NOT_COMPARED = frozenset({"name", "seed", "trainable", "build_config"})
 trains: a worker that comes later has their first values when it is compared."""
 RATE = "learning_rate"
 """It is not compared if it is a number: workers get that of rank 0, as they get weights."""
+INITIALIZER = "_initializer"
+"""It is not compared, for the same reason. It may hold a large table."""
 LAMBDA = "__lambda__"
 PLAIN = (str, bool, int, type(None))
 
@@ -43,10 +46,18 @@ def _parts(model: keras.Model) -> Iterator[Any]:
 
 def _digest(part: Any) -> str:
     try:
-        config = _plain(part.get_config())
+        with warnings.catch_warnings():  # of lambdas, that it is unsafe to load them
+            warnings.simplefilter("ignore")
+            config = _plain(part.get_config())
     except Exception:  # the user may have written it
         return ""
     return hashlib.sha256(json.dumps(config, sort_keys=True).encode()).hexdigest()[:8]
+
+
+def _is_compared(name: str, value: Any) -> bool:
+    if name == RATE:
+        return not isinstance(value, float)
+    return name not in NOT_COMPARED and not name.endswith(INITIALIZER)
 
 
 def _plain(value: Any) -> Any:
@@ -54,10 +65,7 @@ def _plain(value: Any) -> Any:
     if isinstance(value, dict) and value.get("class_name") == LAMBDA:
         return LAMBDA  # its code names the file, which has other places on other machines
     if isinstance(value, dict):
-        compared = {k: v for k, v in value.items() if k not in NOT_COMPARED}
-        if isinstance(compared.get(RATE), float):
-            del compared[RATE]
-        return {str(k): _plain(v) for k, v in compared.items()}
+        return {str(k): _plain(v) for k, v in value.items() if _is_compared(str(k), v)}
     if isinstance(value, list | tuple):
         return [_plain(v) for v in value]
     if isinstance(value, float):

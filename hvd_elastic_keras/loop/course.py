@@ -105,8 +105,10 @@ class Course:
         dataset has other seeds for each iterator, and a `PyDataset` may change at the end of an
         epoch.
         """
-        cursor = self.state.cursor
-        epochs = cursor.epoch + (cursor.step > 0)  # an error may have ended the training within one
+        marks, epochs = self.state.marks, self.state.cursor.epoch
+        if marks.raised is not None and marks.epoch_begun == epochs:  # within an epoch
+            self.train.input.stop(epochs)
+            epochs += 1
         for runner in (self.train, evaluate):
             if runner is not None:
                 runner.input.finish(epochs)

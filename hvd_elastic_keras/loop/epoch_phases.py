@@ -61,7 +61,6 @@ class TrainingPhase(_Phase):
             if result.stopped:
                 data_have_ended(self._parts.train, self._parts.communicator, state.cursor)
                 if self._steps.all_raise():
-                    self._parts.train.input.stop(state.cursor.epoch)
                     return False
                 self._agree_to_stop()
                 break

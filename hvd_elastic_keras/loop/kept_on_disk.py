@@ -35,6 +35,8 @@ log = logging.getLogger(__name__)
 
 RAISED = "raised"
 """Directory, beside the checkpoints, for the state in which an error has ended a training."""
+CAUGHT = "caught"
+"""File in it: the script has caught the error, and has trained again."""
 LEAST_COPIED_BYTES = 2**16
 """Size from which on a checkpoint copies a variable before the next step."""
 
@@ -212,7 +214,9 @@ class KeptOnDisk(Durable):
         self._raised_place = checkpoints / RAISED
         self._raised = CheckpointManager(self._raised_place, origin, 1, term)
         """The state in which an error of callbacks has ended the training."""
-        self._next_directory = files.training_dir(job_dir, session.training + 1)
+        before = checkpoints_of(job_dir, session.training - 1, options.checkpoint_dir) / RAISED
+        if session.training > 1 and before.exists():
+            (before / CAUGHT).write_bytes(b"")
         self._model = model
         self._callbacks = callbacks
         self._state = state
@@ -255,6 +259,7 @@ class KeptOnDisk(Durable):
         self.writer.wait()
         marks = self._state.marks
         if marks.raised is not None:
+            directories.remove_tree(self._raised_place)
             if marks.raised:
                 step = self._state.cursor.global_step
                 self._raised.save(step, self._values, self._state.state())
@@ -285,9 +290,8 @@ class KeptOnDisk(Durable):
     def go_on_from_newest(self) -> bool:
         """See `Durable`."""
         self._manager.remove_unfinished()
-        path = None
-        if self._next_directory.is_dir():  # the script has caught an error and trained again
-            path = self._load_newest(self._raised)
+        was_caught = (self._raised_place / CAUGHT).exists()
+        path = self._load_newest(self._raised) if was_caught else None
         path = path or self._load_newest(self._manager)
         if path is None:
             return False

@@ -13,6 +13,7 @@ from __future__ import annotations
 import sys
 from typing import Any
 
+from hvd_elastic_keras.common.errors import ElasticError
 from hvd_elastic_keras.state import json_codec
 from hvd_elastic_keras.worker.horovod_runtime import Communicator
 
@@ -31,7 +32,7 @@ def packed(error: Exception) -> list[Any]:
     try:
         values = [kind.__module__, kind.__qualname__, json_codec.encode(list(error.args))]
         found = unpacked(values)
-    except (TypeError, ValueError):
+    except Exception:  # the class may be the user's own
         return []
     return values if type(found) is kind and found.args == error.args else []
 
@@ -40,11 +41,14 @@ def unpacked(values: list[Any]) -> Exception:
     """Returns the error that was given to `packed`.
 
     Raises:
-      ValueError: this process has no such class of errors.
+      ElasticError: this process has no such class of errors.
     """
     module, name, arguments = values
     kind = getattr(sys.modules.get(module), name, None)
     if not (isinstance(kind, type) and issubclass(kind, Exception)):
-        raise ValueError(f"{module}.{name} is no class of errors")
+        raise ElasticError(
+            f"The other workers have left this training by an error {module}.{name}, which this "
+            "worker does not know. Import its class before fit."
+        )
     error: Exception = kind(*json_codec.decode(arguments))
     return error

@@ -79,7 +79,8 @@ class StepTaker:
             raise raised or CollectiveFailedError("a callback of another worker has failed")
         if of_all and raised is not None:
             parts.state.marks.raised = raised_error.packed(raised)
-        return of_all
+            parts.course.go_to(parts.state.cursor)
+        return bool(of_all)
 
     def tell_position(self, activity: str) -> None:
         """Tells the master where this worker is."""

@@ -144,12 +144,15 @@ class Entrance:
     """Holds the requests of workers until they are answered, or until it is time to ask again.
 
     If a worker is not waiting, its answer is kept for its next request. An answer for another
-    training than that of the request is dropped.
+    training than that of the request is dropped. So is an answer that the worker has got already: a
+    request that is sent again may be answered twice, and the answer may not hold any more.
     """
 
     def __init__(self) -> None:
         self._waiting: dict[str, tuple[int, asyncio.Future[protocol.EnterReply]]] = {}
         self._replies: dict[str, tuple[int, protocol.EnterReply]] = {}
+        self._given: dict[str, protocol.EnterReply] = {}
+        """The newest answer of each worker."""
 
     async def enter(
         self,
@@ -160,6 +163,7 @@ class Entrance:
         worker_id = request.worker_id
         training, known = self._replies.pop(worker_id, (ANY, None))
         if known and training in (ANY, request.training):
+            self._given[worker_id] = known
             return known
         future: asyncio.Future[protocol.EnterReply] = asyncio.get_running_loop().create_future()
         mine = self._waiting[worker_id] = request.training, future
@@ -184,12 +188,14 @@ class Entrance:
         self._waiting.pop(worker_id, None)
         if future and not future.done():
             future.set_result(reply)
-        else:
+            self._given[worker_id] = reply
+        elif reply != self._given.get(worker_id):
             self._replies[worker_id] = training, reply
 
     def gone(self, worker_id: str) -> None:
         """Forgets a worker that will not ask any more."""
         self._replies.pop(worker_id, None)
+        self._given.pop(worker_id, None)
         _, waiting = self._waiting.pop(worker_id, (ANY, None))
         if waiting and not waiting.done():
             waiting.cancel()

@@ -6,7 +6,6 @@ All workers run the same script, and those that write the same files at the same
 from __future__ import annotations
 
 import functools
-import os
 import sys
 from typing import Any
 
@@ -15,6 +14,8 @@ from hvd_elastic_keras.state import one_writer
 
 MODULE = "tensorflow_datasets.core.dataset_builder"
 WHY = "one worker prepares a data set"
+LIMIT_S = 86400.0
+"""How long the others wait. A large data set takes hours, and the job has a limit for its start."""
 
 
 def install() -> None:
@@ -30,17 +31,18 @@ def _change() -> None:
     @functools.wraps(original)
     def prepare(self: Any, *args: Any, **kwargs: Any) -> Any:
         turns, path = turns_of(), one_writer.shared_path(self.data_dir)
-        if turns is not None and path is not None:
-            what = f"preparing the data set in {path}"
-            with turns.turn(path, what) as turn:
-                if turn.is_mine:
+        if turns is None or path is None:
+            return original(self, *args, **kwargs)
+        what = f"preparing the data set in {path}"
+        with turns.turn(path, what, limit_s=LIMIT_S) as turn:
+            if turn.is_mine:
+                return original(self, *args, **kwargs)
+        if not self.data_path.exists():  # this worker's machine has a disk of its own
+            with turns.turn(path, what, again=True, limit_s=LIMIT_S) as turn:
+                if turn.is_mine and not self.data_path.exists():
                     return original(self, *args, **kwargs)
-            if not os.path.exists(path):  # this worker's machine has a disk of its own
-                with turns.turn(path, what, again=True) as turn:
-                    if turn.is_mine:
-                        return original(self, *args, **kwargs)
-            # As a builder does that is made when the files are there already.
-            self.info.read_from_directory(self.data_dir)
-        return original(self, *args, **kwargs)
+        # As a builder does that is made when the files are there already.
+        self.info.read_from_directory(self.data_dir)
+        return None
 
     patches.install(builder, "download_and_prepare", prepare, WHY)

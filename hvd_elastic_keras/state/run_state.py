@@ -36,8 +36,8 @@ VERSION = 4
 """Version of the parts. Raise it with every change of what they return."""
 LEAST_LATE_BYTES = 32 * 2**20
 """Size of variables from which on the other workers do not wait. Smaller ones arrive in no time."""
-COLLECTIVES = "collectives"
 CONFIGURATION = "configuration"
+COLLECTIVES = "collectives"
 """Name of the root's digest of collectives, among the states of the parts while they are sent."""
 PATHS = "paths"
 """Name of the paths to which the root's callbacks write, among these states."""

@@ -167,7 +167,9 @@ class Turns:
         return self._session.client.root() == self._session.worker_id
 
     @contextlib.contextmanager
-    def turn(self, name: str, what: str, *, again: bool = False) -> Iterator[Turn]:
+    def turn(
+        self, name: str, what: str, *, again: bool = False, limit_s: float = WAIT_LIMIT_S
+    ) -> Iterator[Turn]:
         """Waits until this worker has the turn, or another worker has done it.
 
         Args:
@@ -175,11 +177,12 @@ class Turns:
             `protocol.ClaimRequest`.
           what: description of the turn for people.
           again: whether it was done at this point, but the result is missing.
+          limit_s: how long to wait for another worker that is at work and alive.
 
         Yields:
           The turn, which is over at the end of the block.
         """
-        reply = self._wait(self._request(name, again), what)
+        reply = self._wait(self._request(name, again), what, limit_s)
         turn = Turn(reply.granted, reply.result)
         if not turn.is_mine:
             yield turn
@@ -216,7 +219,9 @@ class Turns:
             again=again,
         )
 
-    def _wait(self, request: protocol.ClaimRequest, what: str) -> protocol.ClaimReply:
+    def _wait(
+        self, request: protocol.ClaimRequest, what: str, limit_s: float
+    ) -> protocol.ClaimReply:
         began = time.monotonic()
         told = False
         while True:
@@ -224,10 +229,10 @@ class Turns:
             if reply.granted or reply.done:
                 return reply
             waited_s = time.monotonic() - began
-            if waited_s > WAIT_LIMIT_S:
+            if waited_s > limit_s:
                 raise ElasticError(
                     f"{reply.holder or 'The root'} has not finished {what} within "
-                    f"{WAIT_LIMIT_S:.0f} s, and this worker cannot go on before it. If only some "
+                    f"{limit_s:.0f} s, and this worker cannot go on before it. If only some "
                     "of the workers come to this place of the script, let all of them do so."
                 )
             if not told:

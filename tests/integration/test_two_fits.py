@@ -199,7 +199,7 @@ def pruned_fits(script: Script) -> None:
     """Leaves some of its trainings by errors of callbacks, which it catches."""
     model = classifier(FaultPoint(), jit_compile=False)
     shuffled, ends = examples().shuffle(SIZE, seed=5).batch(BATCH), []
-    for prunes in (Prunes(1), None, Prunes(1, batch=2), None, Prunes(0)):
+    for prunes in (Prunes(1, batch=2), None, Prunes(1), None, Prunes(0)):
         try:
             script.fit(
                 *(model, shuffled),

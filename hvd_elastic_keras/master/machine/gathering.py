@@ -11,7 +11,7 @@ from hvd_elastic_keras.common.protocol import Assignment
 from hvd_elastic_keras.master.machine.phases import Confirming, Entering, Running, Stall, Waiting
 from hvd_elastic_keras.master.machine.reasons import START, joins
 from hvd_elastic_keras.master.machine.rounds import leaving, open_round
-from hvd_elastic_keras.master.machine.state import Worker, WorkerPhase
+from hvd_elastic_keras.master.machine.state import Worker, WorkerPhase, error_has_ended
 from hvd_elastic_keras.master.machine.transition import (
     Transition,
     least_members,
@@ -25,6 +25,8 @@ from hvd_elastic_keras.master.machine.transition import (
 
 def settle_rounds(t: Transition) -> None:
     """Opens a round if one is wanted, and gives places if all called workers are there."""
+    if error_has_ended(t.training, t.workers):
+        return  # newcomers wait until it is known whether the script catches the error
     match t.phase:
         case Waiting() | Running():
             _open_for_newcomers(t)

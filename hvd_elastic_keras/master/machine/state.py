@@ -253,6 +253,14 @@ def training_is_over(training: Training, workers: Mapping[str, Worker]) -> bool:
     )
 
 
+def error_has_ended(training: Training, workers: Mapping[str, Worker]) -> bool:
+    """Whether an error of callbacks has ended the current training, and workers may catch it."""
+    return any(
+        worker.phase is WorkerPhase.DONE and worker.raised_in == training.number
+        for worker in workers.values()
+    )
+
+
 def input_reply(state: State) -> protocol.InputReply:
     """Returns the input position that newcomers ask for.
 

@@ -110,11 +110,6 @@ def finish_training(t: Transition, event: protocol.Done) -> None:
     t.change_worker(event.worker_id, phase=WorkerPhase.DONE, step=event.step)
     if event.training != t.training.number:
         return
-    if event.raised:
-        # It is finished if the script catches the error: if a worker comes to the script's end.
-        t.change_worker(event.worker_id, raised_in=event.training)
-        note_step(t, event.training, event.step)
-        return
     match t.phase:
         case Confirming() as confirming if event.worker_id in confirming.members:
             # The worker has met all members at the end: their confirmations are on the way.
@@ -124,7 +119,11 @@ def finish_training(t: Transition, event: protocol.Done) -> None:
         case Entering() as entering:
             uncall(t, entering, event.worker_id)
     note_step(t, event.training, event.step)
-    _set_finish(t, _finish_of(t))
+    if event.raised:
+        # It is finished if the script catches the error: if a worker comes to the script's end.
+        t.change_worker(event.worker_id, raised_in=event.training)
+    else:
+        _set_finish(t, _finish_of(t))
 
 
 def settle_training(t: Transition) -> None:

@@ -2,16 +2,25 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 
+from hvd_elastic_keras.common.errors import ElasticError
 from hvd_elastic_keras.loop import raised_error
 
 
 class Pruned(Exception):  # noqa: N818  as Optuna names it
     """An error with values."""
+
+
+class OfTrial(Exception):  # noqa: N818
+    """An error that is made of more than it shows."""
+
+    def __init__(self, trial: Any) -> None:
+        super().__init__(f"trial {trial.number}")
 
 
 class TwoArguments(Exception):  # noqa: N818
@@ -37,7 +46,8 @@ def test_an_error_that_cannot_be_made_again_is_empty() -> None:
     class Local(Exception):  # noqa: N818
         """Found by no name."""
 
-    for error in (Local(), Pruned(object()), TwoArguments(1, 0.5)):
+    trial = SimpleNamespace(number=3)
+    for error in (Local(), Pruned(object()), TwoArguments(1, 0.5), OfTrial(trial)):
         assert raised_error.packed(error) == []
 
 
@@ -47,5 +57,5 @@ def test_an_error_that_cannot_be_made_again_is_empty() -> None:
     ids=str,
 )
 def test_nothing_but_an_error_is_made(values: list[Any]) -> None:
-    with pytest.raises(ValueError, match="is no class of errors"):
+    with pytest.raises(ElasticError, match="which this worker does not know"):
         raised_error.unpacked(values)

@@ -72,3 +72,21 @@ def test_who_is_gone_is_not_answered_when_it_comes_again(
         assert await entrance.enter(request(1), nobody_decides) == NOT_YET
 
     run(scenario)
+
+
+def test_an_answer_that_a_worker_has_got_is_not_kept_a_second_time(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(protocol, "LONG_POLL_S", 0.01)
+
+    async def scenario(entrance: Entrance) -> None:
+        def decide(_: protocol.EnterRequest) -> None:
+            entrance.answer("w0", LEAVE, 1)
+            entrance.answer("w0", LEAVE, 1)  # to the same request, sent twice
+
+        assert await entrance.enter(request(1), decide) == LEAVE
+        assert await entrance.enter(request(1), nobody_decides) == NOT_YET
+        entrance.answer("w0", OVER, 1)
+        assert await entrance.enter(request(1), nobody_decides) == OVER
+
+    run(scenario)

@@ -10,7 +10,7 @@ from hvd_elastic_keras.master.machine import actions as act
 from hvd_elastic_keras.master.machine.actions import Outcome
 from hvd_elastic_keras.master.machine.state import WorkerPhase
 from hvd_elastic_keras.master.machine.status import job_status
-from tests.unit.master.membership_driver import FINISHED, Job
+from tests.unit.master.membership_driver import FINISHED, Job, running_job
 
 
 @pytest.fixture
@@ -638,3 +638,26 @@ def test_a_worker_that_is_killed_after_it_is_replaced_for_the_next_training(rais
     assert raised.launches == ["w0", "w1"]
     raised.ready("w0")
     assert raised.launches == ["w0", "w1", "w2"]
+
+
+def test_a_newcomer_waits_until_it_is_known_whether_the_error_is_caught(raised: Job) -> None:
+    raised.add_ready("w2")
+    assert "w2" not in raised.places
+    raised.exit("w0", "w1")
+    assert raised.told_over("w2") == 1
+
+
+def test_a_newcomer_trains_on_if_nobody_catches_the_error(raised: Job) -> None:
+    raised.add_ready("w2")
+    raised.fail("w0", "w1")
+    assert raised.places["w2"].size == 1
+
+
+def test_a_newcomer_whose_round_was_open_already_waits_too() -> None:
+    job = running_job(2, heartbeat_timeout_s=1e9)
+    job.add_ready("w2")
+    assert job.pending_through == 1
+    job.done("w0", "w1", step=30, raised=True)
+    assert "w2" not in job.places
+    job.ready("w0", "w1")
+    assert job.told_over("w2") == 1
