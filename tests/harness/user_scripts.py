@@ -99,7 +99,9 @@ def plain(folder: Path, name: str) -> list[str]:
         check=False,
     )
     if done.returncode:
-        raise AssertionError(f"{name} fails without this package: {last_words(done.stdout + done.stderr)}")
+        raise AssertionError(
+            f"{name} fails without this package: {last_words(done.stdout + done.stderr)}"
+        )
     return done.stdout.splitlines()
 
 
