@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import functools
+import warnings
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
@@ -86,7 +87,9 @@ def _is_traceable(step: Callable[[Any], Any], batch_spec: Any) -> bool:
 
     try:
         specs = [leaf for leaf in leaves if leaf is not None]
-        tf.function(call, autograph=False).get_concrete_function(*specs)
+        with warnings.catch_warnings():  # the trace of the step itself warns of what is wrong
+            warnings.simplefilter("ignore")
+            tf.function(call, autograph=False).get_concrete_function(*specs)
     except Exception:  # the user's code may raise anything; who builds otherwise finds the reason
         for variable, value in made:
             if not variable.is_initialized():

@@ -38,10 +38,11 @@ TOLERANCE = 5e-3
 to 1e-9. Other data, orders or random numbers differ by more."""
 PLAIN = """
 import runpy, sys
+sys.stderr = sys.stdout
 from hvd_elastic_keras.api import job_seed
 from hvd_elastic_keras.settings.job_options import JobSeed
 job_seed.install(JobSeed({seed}))
-sys.argv, sys.stderr = [{script!r}], sys.stdout
+sys.argv = [{script!r}]
 sys.path[0] = {folder!r}
 runpy.run_path({script!r}, run_name="__main__")
 """
@@ -50,7 +51,7 @@ NOT_COMPARED = re.compile(
     # Progress of Keras; the launcher has its own.
     r"^\s*Epoch \d+/\d+|^\s*\d+/(\d+|Unknown)\b|━━|^\[elastic\]|^epoch \d+"
     # Times, and messages that are no output of the script.
-    r"|seconds|elapsed|took|\bms\b|\d s\b|^\d{4}-\d\d-\d\d|Warning|^[WIE]\d{4} "
+    r"|seconds|elapsed|took|\bms\b|\d s\b|^\d{4}-\d\d-\d\d|Warning|^WARNING:|^[WIE]\d{4} "
 )
 NUMBER = re.compile(r"(?<![\w.])-?(?:\d+\.\d*(?:e[-+]?\d+)?|\d+e[-+]?\d+|\d+|nan|inf)(?![\w])")
 
