@@ -36,9 +36,10 @@ VERSION = 4
 """Version of the parts. Raise it with every change of what they return."""
 LEAST_LATE_BYTES = 32 * 2**20
 """Size of variables from which on the other workers do not wait. Smaller ones arrive in no time."""
-CONFIGURATION = "configuration"
 COLLECTIVES = "collectives"
 """Name of the root's digest of collectives, among the states of the parts while they are sent."""
+CONFIGURATION = "configuration"
+"""Name of the configuration of the root's model, beside it."""
 PATHS = "paths"
 """Name of the paths to which the root's callbacks write, among these states."""
 OTHER_PATHS = (

@@ -118,8 +118,9 @@ class DatasetBatches:
             self._draws.begin(list(Reader).index(self._reader), number)
         if number != self._left_number:
             self._read_what_is_left(self._made)
-        if self._training is not None and self.shares_kept_order(self._training):
-            self._training._complete_cache()
+        training = self._training
+        if training is not None and iterators.share_kept_order(self.dataset, training.dataset):
+            training._complete_cache()
         opened = self._opened(number, form)
         if self._ahead is not None:
             self._left = [opened := ReadAhead(opened, self._ahead)]
@@ -127,10 +128,6 @@ class DatasetBatches:
             self._left = [opened := Counted(opened)]
         self._left_number = number
         return opened
-
-    def shares_kept_order(self, other: DatasetBatches) -> bool:
-        """Whether a `cache` keeps the order of a shuffle for both."""
-        return iterators.share_kept_order(self.dataset, other.dataset)
 
     def _complete_cache(self) -> None:
         """Reads on if only the end of the opened pass is left, where a `cache` is complete."""

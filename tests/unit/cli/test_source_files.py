@@ -177,6 +177,14 @@ def test_run_warns_of_it_and_still_goes_on(words: str, warns: bool, tmp_path: Pa
     assert ("stands after good.py, so that the script gets it" in result.stdout) == warns
 
 
+def assert_told(folder: Path, script: str, told: str) -> None:
+    """A script gets one warning, which holds a text; or none, if the text is empty."""
+    (folder / "good.py").write_text(script)
+    texts = warnings_of_files(["good.py"], folder)
+    assert len(texts) == bool(told)
+    assert told in "".join(texts)
+
+
 @pytest.mark.parametrize(
     ("line", "told"),
     [
@@ -204,10 +212,7 @@ def test_run_warns_of_it_and_still_goes_on(words: str, warns: bool, tmp_path: Pa
 def test_a_script_that_appends_to_files_is_told_that_all_workers_do(
     tmp_path: Path, line: str, told: str
 ) -> None:
-    (tmp_path / "good.py").write_text(f"import logging\n{line}\n")
-    texts = warnings_of_files(["good.py"], tmp_path)
-    assert len(texts) == bool(told)
-    assert told in "".join(texts)
+    assert_told(tmp_path, f"import logging\n{line}\n", told)
 
 
 def test_a_module_of_the_script_that_appends_is_found(tmp_path: Path) -> None:
@@ -230,10 +235,7 @@ def test_a_module_of_the_script_that_appends_is_found(tmp_path: Path) -> None:
 def test_a_script_that_removes_files_is_told_that_replacements_do(
     tmp_path: Path, line: str, told: str
 ) -> None:
-    (tmp_path / "good.py").write_text(f"import os\n{line}\n")
-    texts = warnings_of_files(["good.py"], tmp_path)
-    assert len(texts) == bool(told)
-    assert told in "".join(texts)
+    assert_told(tmp_path, f"import os\n{line}\n", told)
 
 
 @pytest.mark.parametrize(
@@ -252,7 +254,4 @@ def test_a_script_that_removes_files_is_told_that_replacements_do(
 def test_a_script_with_a_study_or_a_tracker_that_all_workers_share_is_told(
     tmp_path: Path, line: str, told: str
 ) -> None:
-    (tmp_path / "good.py").write_text(f"{line}\n")
-    texts = warnings_of_files(["good.py"], tmp_path)
-    assert len(texts) == bool(told)
-    assert told in "".join(texts)
+    assert_told(tmp_path, f"{line}\n", told)
