@@ -88,9 +88,9 @@ def _list(given: argparse.Namespace) -> int:
 
 
 def _env(given: argparse.Namespace) -> int:
-    from hvd_elastic_keras.run import takes_value  # defines all flags, which takes time
+    import hvd_elastic_keras.run  # noqa: F401 - defines all flags, which takes time
 
-    return local_commands.show_environment(given.job_dir, takes_value)
+    return local_commands.show_environment(given.job_dir)
 
 
 def _manifests(given: argparse.Namespace) -> int:

@@ -43,6 +43,7 @@ from hvd_elastic_keras.cli.flags import (
     kubernetes_flags,
     settings,
 )
+from hvd_elastic_keras.cli.flags.arguments import split_arguments, with_own_names
 from hvd_elastic_keras.cli.join import join_job
 from hvd_elastic_keras.common import control, tf_config
 from hvd_elastic_keras.common.errors import ConfigurationError, ElasticError
@@ -119,14 +120,14 @@ def _start(given: settings.Settings, arguments: Sequence[str]) -> int:
     join_flags.refuse_without_join()
     if job_flags.RESUME.value:
         before = Path(job_flags.JOB_DIR.value) if job_flags.JOB_DIR.value else None
-        take_over.start_again(before, given, takes_value)
+        take_over.start_again(before, given)
     if job_flags.DRY_RUN.value:
         request = _request(script, given)
         model = find_model.short_name(request.spec.model) if request.spec else request.name
         counts = inference_flags.values_that_count(_reference())
         reference = given.lines(counts, f"configuration of {model}")
         return asyncio.run(dry_run.dry_run(request, list(reference)))
-    command = take_over.what_was_asked_for(given.words, takes_value)
+    command = take_over.what_was_asked_for(given.words)
     return asyncio.run(run_job.run_job(_request(script, given, command)))
 
 
@@ -218,7 +219,7 @@ def _warnings(words: list[str], script: list[str]) -> tuple[str, ...]:
     """Returns warnings about a command line and its script, to show before the job starts."""
     if not script:
         return ()
-    typed = find_model.split_arguments(words, takes_value)[1]
+    typed = split_arguments(words)[1]
     as_module = bool(job_flags.MODULE.value)
     texts = (
         script_warnings.warning_of_flags(typed, _is_for_script, as_module=as_module),
@@ -301,19 +302,12 @@ def _interrupted() -> int:
     return 128 + signal.SIGINT
 
 
-def takes_value(name: str) -> bool:
-    """Returns whether the argument after the flag `--name` is its value."""
-    if name.startswith("config."):
-        return True
-    return name in flags.FLAGS and not flags.FLAGS[name].boolean
-
-
 def _answer_about_itself(words: Sequence[str]) -> None:
     """Answers a command line that only asks about this program, and ends it."""
     if not words and not settings.from_environment():
         print(f"{command_line.USAGE}\nMore: --help", file=sys.stderr)
         sys.exit(2)
-    typed, _ = find_model.split_arguments(list(words), takes_value)
+    typed, _ = split_arguments(words)
     asked = {name: value for name, value, _ in typed}
     if "version" in asked:
         print(f"hvd_elastic_keras {__version__}")
@@ -341,10 +335,10 @@ def _run() -> None:
     flags.FLAGS.set_gnu_getopt(False)
     try:
         words = flags.FLAGS.read_flags_from_files(sys.argv[1:], force_gnu=False)
-        words = settings.with_own_names(words, takes_value)
+        words = with_own_names(words)
         _answer_about_itself(words)
-        given = settings.resolved(words, takes_value, take_over.sources_handed_on())
-        sys.argv = find_model.with_config_path([sys.argv[0], *given.words], takes_value)
+        given = settings.resolved(words, take_over.sources_handed_on())
+        sys.argv = find_model.with_config_path([sys.argv[0], *given.words])
     except (ElasticError, flags.Error) as error:
         print(f"error: {error}", file=sys.stderr)
         sys.exit(2)

@@ -13,20 +13,21 @@ from hvd_elastic_keras.common import files
 from hvd_elastic_keras.common.events import EpochAudited, WorkerEntry
 from hvd_elastic_keras.keras_internals.learning_rate import learning_rate_of
 from hvd_elastic_keras.loop.course import Course
-from hvd_elastic_keras.loop.kept_on_disk import Checkpoints, Durable, KeptOnDisk, term_for
+from hvd_elastic_keras.loop.kept_on_disk import Durable, KeptOnDisk, term_for
 from hvd_elastic_keras.loop.leave_reason import CheckpointGuard
 from hvd_elastic_keras.loop.loop_parts import LoopParts
-from hvd_elastic_keras.loop.nonfinite_loss import NonFiniteLoss
 from hvd_elastic_keras.loop.observer import Observer, Observers, Policy
 from hvd_elastic_keras.loop.observers.agreement import SameReading, SameWeights
 from hvd_elastic_keras.loop.observers.best_model import BestModel
+from hvd_elastic_keras.loop.observers.checkpoints import Checkpoints
 from hvd_elastic_keras.loop.observers.growing_batch import GrowingBatch
 from hvd_elastic_keras.loop.observers.ledger_notes import LedgerNotes
+from hvd_elastic_keras.loop.observers.nonfinite_loss import NonFiniteLoss
+from hvd_elastic_keras.loop.observers.progress_display import ProgressDisplay
 from hvd_elastic_keras.loop.observers.records import EpochRecords, StepRecords
+from hvd_elastic_keras.loop.observers.start_notices import Announcer, StartNotices
 from hvd_elastic_keras.loop.phase import PhaseRunner
-from hvd_elastic_keras.loop.progress_display import ProgressDisplay
 from hvd_elastic_keras.loop.shares import Shares
-from hvd_elastic_keras.loop.start_notices import Announcer, StartNotices
 from hvd_elastic_keras.loop.training_loop import TrainingLoop
 from hvd_elastic_keras.observe.notices import Notice
 from hvd_elastic_keras.state.cursor import Phase

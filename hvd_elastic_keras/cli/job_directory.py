@@ -61,6 +61,14 @@ def _is_of_a_function(job_dir: Path) -> bool:
     return any(word.endswith(FUNCTION_WORKER) for word in job.get("script", ())[:1])
 
 
+def is_of(path: Path, job_id: str) -> bool:
+    """Whether a path is the directory of this job."""
+    try:
+        return files.read_job_id(path) == job_id
+    except OSError:
+        return False
+
+
 def shown(path: Path) -> str:
     """Returns the shortest form of a path, for people."""
     try:

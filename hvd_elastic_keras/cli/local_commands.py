@@ -12,13 +12,13 @@ import platform
 import re
 import shlex
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from hvd_elastic_keras.cli import control_job, job_directory
 from hvd_elastic_keras.cli.checks import machine
-from hvd_elastic_keras.cli.flags.find_model import split_arguments
+from hvd_elastic_keras.cli.flags.arguments import split_arguments
 from hvd_elastic_keras.common import events, files, versions
 from hvd_elastic_keras.common.errors import ConfigurationError, ElasticError
 from hvd_elastic_keras.launchers.kubernetes_pod import check_job_name
@@ -127,14 +127,13 @@ PREFIXES = (
 MAY_BE_SECRET = ("AUTH", "CREDENTIAL", "KEY", "PASS", "SECRET", "TOKEN")
 
 
-def show_environment(job_dir: Path | None, takes_value: Callable[[str], bool]) -> int:
+def show_environment(job_dir: Path | None) -> int:
     """Prints the report.
 
     Args:
-      job_dir: the directory of the job that is meant, if any.
-      takes_value: whether a flag of `run` is followed by its value.
+      job_dir: the directory of the job that is meant, if any. The flags of `run` must be defined.
     """
-    of_job = _of_job(job_dir, takes_value) if job_dir else []
+    of_job = _of_job(job_dir) if job_dir else []
     rows = [*_of_host(), *_of_variables(), *of_job]
     width = max(len(name) for name, _ in rows)
     for name, value in rows:
@@ -160,7 +159,7 @@ def _of_variables() -> Iterator[tuple[str, str]]:
         yield name, "(set)" if is_secret else value or "(empty)"
 
 
-def _of_job(job_dir: Path, takes_value: Callable[[str], bool]) -> Iterator[tuple[str, str]]:
+def _of_job(job_dir: Path) -> Iterator[tuple[str, str]]:
     yield "job", str(job_dir)
     history = job_history.read(job_dir)
     started = next((t.entry for t in history if isinstance(t.entry, events.JobStarted)), None)
@@ -168,7 +167,7 @@ def _of_job(job_dir: Path, takes_value: Callable[[str], bool]) -> Iterator[tuple
         yield "trains", f"{started.model}, from {started.num_workers} workers on"
     last = Journal(job_dir / files.JOURNAL).last
     if last is not None:
-        flags, script = split_arguments(list(last.command), takes_value)
+        flags, script = split_arguments(last.command)
         yield "flags", " ".join(word for _, _, words in flags for word in words) or "none"
         yield "script", next((word for word in script if word != "--"), "none")
     rounds = sum(isinstance(t.entry, events.RoundRunning) for t in history)

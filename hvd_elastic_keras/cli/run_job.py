@@ -337,15 +337,11 @@ def _counts(spec: JobSpec, found: plan.Description) -> dict[str, int]:
 
 def _remove_unfinished_checkpoints(job_dir: Path) -> None:
     """Removes unfinished checkpoints of killed workers, when no worker writes any more."""
-    for directory in _directories_of_checkpoints(job_dir):
+    for directory in directories.of_job(job_dir):
         directories.remove_unfinished(directory)
 
 
 def newest_term_of_checkpoints(job_dir: Path) -> int:
     """Returns the newest term of all checkpoints; a writer with an earlier term is refused."""
-    found = map(directories.terms_in, _directories_of_checkpoints(job_dir))
+    found = map(directories.terms_in, directories.of_job(job_dir))
     return max(map(directories.newest, found))
-
-
-def _directories_of_checkpoints(job_dir: Path) -> list[Path]:
-    return [d / files.CHECKPOINTS for d in (job_dir, *job_dir.glob("training-*"))]

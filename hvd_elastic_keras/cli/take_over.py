@@ -12,11 +12,12 @@ import os
 import shlex
 import shutil
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import NoReturn
 
 from hvd_elastic_keras.cli.flags import find_model, settings
+from hvd_elastic_keras.cli.flags.arguments import split_arguments
 from hvd_elastic_keras.cli.job_request import JobRequest
 from hvd_elastic_keras.common import control, files
 from hvd_elastic_keras.common.errors import ConfigurationError
@@ -127,13 +128,13 @@ def trusted_endpoint(job_dir: Path) -> control.Endpoint | None:
     return None
 
 
-def what_was_asked_for(arguments: list[str], takes_value: Callable[[str], bool]) -> tuple[str, ...]:
+def what_was_asked_for(arguments: list[str]) -> tuple[str, ...]:
     """Returns the arguments of a launcher without its own --job_dir.
 
-    >>> what_was_asked_for(["--job_dir", "a", "x.py", "--job_dir=b"], lambda name: True)
+    >>> what_was_asked_for(["--job_dir=a", "x.py", "--job_dir=b"])
     ('x.py', '--job_dir=b')
     """
-    flags, script = find_model.split_arguments(arguments, takes_value)
+    flags, script = split_arguments(arguments)
     kept = [word for name, _, words in flags if name != "job_dir" for word in words]
     return (*kept, *script)
 
@@ -190,14 +191,11 @@ def sources_handed_on() -> dict[str, str]:
     return sources
 
 
-def start_again(
-    job_dir: Path | None, given: settings.Settings, takes_value: Callable[[str], bool]
-) -> NoReturn:
+def start_again(job_dir: Path | None, given: settings.Settings) -> NoReturn:
     """Replaces this process by the command that started the job of a directory last (`--resume`).
 
     Args:
       given: this command. Its typed flags count before those of the earlier command.
-      takes_value: says of the name of a flag whether the next argument is its value.
 
     Raises:
       ConfigurationError: no job was ever started there, or this command names another model or
@@ -222,7 +220,7 @@ def start_again(
             "from the job. Give those that shall differ as flags."
         )
     typed = {n for n, source in given.sources.items() if source == settings.COMMAND_LINE}
-    changed, words = _changed(last, given.words, typed, takes_value)
+    changed, words = _changed(last, given.words, typed)
     command = [sys.executable, "-m", RUN, f"--job_dir={job_dir.resolve()}"]
     command += ["--dry_run"] if "dry_run" in typed else []
     command += words
@@ -235,9 +233,7 @@ def start_again(
     os.execv(sys.executable, command)
 
 
-def _changed(
-    last: Entry, words: list[str], typed: set[str], takes_value: Callable[[str], bool]
-) -> tuple[set[str], list[str]]:
+def _changed(last: Entry, words: list[str], typed: set[str]) -> tuple[set[str], list[str]]:
     """Puts the typed flags of a command into the earlier one.
 
     Returns:
@@ -246,8 +242,8 @@ def _changed(
     Raises:
       ConfigurationError: the command names another model or script.
     """
-    flags, script = find_model.split_arguments(words, takes_value)
-    before, script_before = find_model.split_arguments(list(last.command), takes_value)
+    flags, script = split_arguments(words)
+    before, script_before = split_arguments(last.command)
     now = [
         (name, value, used)
         for name, value, used in flags

@@ -12,7 +12,6 @@ from typing import Any
 import msgspec
 
 from hvd_elastic_keras.common import control, events, files, protocol
-from hvd_elastic_keras.common.control import JobDescription
 from hvd_elastic_keras.launchers.base import (
     LOCALHOST,
     ON_THIS_HOST,
@@ -75,7 +74,7 @@ class Controller:
         term: Term,
         *,
         token: str = "",
-        description: JobDescription | None = None,
+        description: control.JobDescription | None = None,
         start: WorkerStart = ON_THIS_HOST,
         audience: Audience = NOBODY,
     ) -> None:

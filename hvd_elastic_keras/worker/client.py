@@ -7,7 +7,6 @@ heartbeats and queued messages. The training thread waits only for requests that
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import itertools
 import logging
@@ -21,19 +20,18 @@ import psutil
 import requests
 import tenacity
 
-from hvd_elastic_keras.common import files, messages, protocol
-from hvd_elastic_keras.common.errors import ConfigurationError, MasterUnreachableError
-from hvd_elastic_keras.common.master_session import session_of, url_of
+from hvd_elastic_keras.common import messages, protocol
+from hvd_elastic_keras.common.errors import MasterUnreachableError
 from hvd_elastic_keras.common.phase_hold import PhaseHold
 from hvd_elastic_keras.settings.env import WorkerEnvironment
 from hvd_elastic_keras.worker import standstill
 from hvd_elastic_keras.worker.abortable import Abortable
+from hvd_elastic_keras.worker.master_connection import CONNECT_TIMEOUT_S, MasterConnection
 from hvd_elastic_keras.worker.standstill import Standstill
 
 log = logging.getLogger(__name__)
 HEARTBEAT_INTERVAL_S = 0.5
 RETRY_S = 0.2
-CONNECT_TIMEOUT_S = 5.0
 
 
 @dataclasses.dataclass
@@ -69,9 +67,7 @@ class MasterClient:
         self.standstill = Standstill()
         self.hold = PhaseHold(environment.job_path, environment.worker_id)
         self._environment = environment
-        self._address = environment.master
-        self.term = 0
-        """Term of the newest master that has answered."""
+        self._connection = MasterConnection(environment)
         self._on_update = on_update
         self._on_lost = on_lost
         self._outbox: queue.Queue[messages.Message | threading.Event | None] = queue.Queue()
@@ -79,12 +75,17 @@ class MasterClient:
         self._closed = threading.Event()
         self._gone = threading.Event()
         """Set when this worker no longer waits for a master."""
-        self._entrance = self._session()
-        self._asking = self._session()
+        self._entrance = self._connection.session()
+        self._asking = self._connection.session()
         self._threads = [
             threading.Thread(target=self._poll, name="elastic-updates", daemon=True),
             threading.Thread(target=self._send, name="elastic-heartbeat", daemon=True),
         ]
+
+    @property
+    def term(self) -> int:
+        """The term of the newest master that has answered."""
+        return self._connection.term
 
     def start(self) -> None:
         """Starts the background threads."""
@@ -158,7 +159,7 @@ class MasterClient:
         place = reply.assignment
         if place is None:
             return reply
-        rendezvous = self._address.rpartition(":")[0] + place.rendezvous
+        rendezvous = self._connection.address.rpartition(":")[0] + place.rendezvous
         place = msgspec.structs.replace(place, rendezvous=rendezvous)
         return msgspec.structs.replace(reply, assignment=place)
 
@@ -169,7 +170,7 @@ class MasterClient:
           requests.RequestException: the master did not answer.
           messages.ProtocolError: the master answered something else.
         """
-        body = self._request(self._asking, "GET", "input")
+        body = self._connection.request(self._asking, "GET", "input")
         return messages.decode(body, protocol.InputReply)
 
     def claim(self, request: protocol.ClaimRequest) -> protocol.ClaimReply:
@@ -178,7 +179,7 @@ class MasterClient:
         Raises:
           MasterUnreachableError: the master did not answer for `master_timeout_s`.
         """
-        with self._session() as session:
+        with self._connection.session() as session:
             body = self._ask("claim", messages.encode(request), session)
         return messages.decode(body, protocol.ClaimReply)
 
@@ -188,7 +189,7 @@ class MasterClient:
         Raises:
           MasterUnreachableError: the master did not answer for `master_timeout_s`.
         """
-        with self._session() as session:
+        with self._connection.session() as session:
             self._ask("release", messages.encode(request), session)
 
     def root(self) -> str:
@@ -197,7 +198,7 @@ class MasterClient:
         Raises:
           MasterUnreachableError: the master did not answer for `master_timeout_s`.
         """
-        with self._session() as session:
+        with self._connection.session() as session:
             body = self._ask("root", None, session, method="GET")
         return messages.decode(body, protocol.RootReply).worker_id
 
@@ -219,23 +220,23 @@ class MasterClient:
         )
         began = time.monotonic()
         try:
-            return repeated(self._request, session or self._entrance, method, path, body)
+            return repeated(self._connection.request, session or self._entrance, method, path, body)
         except requests.RequestException as error:
             waited_s = time.monotonic() - began
             raise MasterUnreachableError(
-                f"The master at {self._address} did not answer for {waited_s:.0f} s: {error}. "
-                f"{self._how_to_go_on()}"
+                f"The master at {self._connection.address} did not answer for {waited_s:.0f} s: "
+                f"{error}. {self._how_to_go_on()}"
             ) from error
 
     def _poll(self) -> None:
-        session = self._session()
+        session = self._connection.session()
         version = 0
         silent_since: float | None = None
         while not self._closed.is_set():
             query = f"updates?worker_id={self.worker_id}&version={version}"
             try:
                 update = messages.decode(
-                    self._request(session, "GET", query), protocol.WorkerUpdate
+                    self._connection.request(session, "GET", query), protocol.WorkerUpdate
                 )
             except (requests.RequestException, messages.ProtocolError) as error:
                 silent_since = silent_since or time.monotonic()
@@ -251,7 +252,7 @@ class MasterClient:
                 self._on_update(update)
 
     def _send(self) -> None:
-        session = self._session()
+        session = self._connection.session()
         next_heartbeat = time.monotonic()
         while True:
             wait_s = next_heartbeat - time.monotonic()
@@ -307,7 +308,7 @@ class MasterClient:
         )
         body = messages.encode(event)
         try:
-            repeated(self._request, session, "POST", self._once(), body)
+            repeated(self._connection.request, session, "POST", self._once(), body)
         except requests.HTTPError as error:
             kind = type(event).__name__
             log.warning("the master refuses a %s of %d bytes: %s", kind, len(body), error)
@@ -322,44 +323,9 @@ class MasterClient:
         """
         return f"events?number={next(self._numbers)}"
 
-    def _session(self) -> requests.Session:
-        return session_of(self._environment.token, self._environment.fingerprint)
-
-    def _request(
-        self, session: requests.Session, method: str, path: str, body: bytes | None = None
-    ) -> bytes:
-        timeout = (CONNECT_TIMEOUT_S, protocol.LONG_POLL_S + CONNECT_TIMEOUT_S)
-        url = url_of(self._address, self._environment.fingerprint, path)
-        headers = {protocol.TERM_HEADER: str(self.term)}
-        try:
-            response = session.request(method, url, data=body, headers=headers, timeout=timeout)
-            self._check_term(response)
-            response.raise_for_status()
-        except requests.RequestException:
-            self._look_for_another_master()
-            raise
-        return response.content
-
-    def _look_for_another_master(self) -> None:
-        """Reads the address again: the job's next launcher may have had to take another port."""
-        with contextlib.suppress(ConfigurationError, messages.ProtocolError):
-            self._address = files.read_endpoint(self._environment.job_path).address
-
     def _how_to_go_on(self) -> str:
         job_dir = self._environment.job_dir
         return f"To go on: python -m hvd_elastic_keras.run --resume --job_dir={job_dir}"
-
-    def _check_term(self, response: requests.Response) -> None:
-        """Refuses the answer of a master that a newer one has replaced.
-
-        Raises:
-          requests.ConnectionError: the answer is from such a master.
-        """
-        text = response.headers.get(protocol.TERM_HEADER, "")
-        term = int(text) if text.isdecimal() else 0
-        if term < self.term:  # the newer master has to answer, even if the old one has refused
-            raise requests.ConnectionError(f"its term {term} is over; this one is {self.term}")
-        self.term = term
 
 
 def _is_no_answer(error: BaseException) -> bool:

@@ -12,9 +12,11 @@ import pytest
 from absl import flags
 from absl.testing import flagsaver
 
-from hvd_elastic_keras import ctl, doctor, report, run
+import hvd_elastic_keras.run  # noqa: F401 - defines the flags
+from hvd_elastic_keras import ctl, doctor, report
 from hvd_elastic_keras.chaos import __main__ as chaos
 from hvd_elastic_keras.cli.flags import find_model, settings
+from hvd_elastic_keras.cli.flags.arguments import with_own_names
 from tests.harness.documentation import PAGES, ROOT, Block, blocks, example
 
 PACKAGE = "python -m hvd_elastic_keras."
@@ -72,8 +74,8 @@ def parse(command: str) -> None:
     program, given = words_of(command)
     if program == "run":
         flags.FLAGS.set_gnu_getopt(False)  # as `run` does: what follows a script is its own
-        given = settings.with_own_names(given, run.takes_value)
-        words = find_model.with_config_path(["run", *given], run.takes_value)
+        given = with_own_names(given)
+        words = find_model.with_config_path(["run", *given])
         with flagsaver.flagsaver(), mock.patch.object(sys, "argv", words):  # read for --config.NAME
             settings.parse_flags(words)
     else:

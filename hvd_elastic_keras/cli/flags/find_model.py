@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import ast
 import importlib.util
-from collections.abc import Callable
 from pathlib import Path
 
+from hvd_elastic_keras.cli.flags.arguments import split_arguments
 from hvd_elastic_keras.common import tf_config
 from hvd_elastic_keras.common.errors import ConfigurationError, ModelModuleError
 
@@ -74,20 +74,19 @@ def config_path(model: str, config: str) -> Path:
     )
 
 
-def with_config_path(arguments: list[str], takes_value: Callable[[str], bool]) -> list[str]:
+def with_config_path(arguments: list[str]) -> list[str]:
     """Replaces `--config=NAME` by `--config=PATH`; without the flag, adds the default if any.
 
     ml_collections reads configurations from files, but people give names.
 
     Args:
       arguments: the command line, program first.
-      takes_value: says of the name of a flag whether the next argument is its value.
 
     Raises:
       ConfigurationError: there is no such configuration, or the job is a script, which would
         ignore it.
     """
-    flags, rest = split_arguments(arguments[1:], takes_value)
+    flags, rest = split_arguments(arguments[1:])
     values = {name: value for name, value, _ in flags}
     others = [word for name, _, words in flags if name != "config" for word in words]
     model, config = values.get("model", DEFAULT_MODEL), values.get("config", "")
@@ -105,25 +104,6 @@ def with_config_path(arguments: list[str], takes_value: Callable[[str], bool]) -
     chosen = [f"--config={path}"] if path else []
     # --config comes first, because flags for its single values (--config.x=1) may follow.
     return [arguments[0], *chosen, *others, *rest]
-
-
-def split_arguments(
-    words: list[str], takes_value: Callable[[str], bool]
-) -> tuple[list[tuple[str, str, list[str]]], list[str]]:
-    """Splits words into flags, as (name, value, words), and the rest.
-
-    The rest begins at the first word that is no flag, or at "--".
-    """
-    flags = []
-    position = 0
-    while position < len(words) and words[position].startswith("-") and words[position] != "--":
-        name, equals, value = words[position].lstrip("-").partition("=")
-        used = 1
-        if not equals and takes_value(name) and position + 1 < len(words):
-            value, used = words[position + 1], 2
-        flags.append((name, value, words[position : position + used]))
-        position += used
-    return flags, words[position:]
 
 
 def _default_config(model: str) -> Path | None:

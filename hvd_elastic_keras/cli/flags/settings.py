@@ -17,13 +17,13 @@ import dataclasses
 import difflib
 import sys
 import types
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from absl import app, flags
 
-from hvd_elastic_keras.cli.flags.find_model import split_arguments
+from hvd_elastic_keras.cli.flags.arguments import split_arguments
 from hvd_elastic_keras.common.errors import ConfigurationError
 from hvd_elastic_keras.settings import env
 
@@ -37,8 +37,6 @@ WHEN_STARTED = "when the job was started"
 NONE_BEFORE: Mapping[str, str] = types.MappingProxyType({})
 CONFIG = "config"
 """Flag for a file of flags, if its value ends with `SUFFIX`, or a reference configuration."""
-USUAL = {"h": "help", "np": "num_workers", "H": "hosts", "m": "module"}
-"""Flags by names that `horovodrun` and many other programs have."""
 SUFFIX = ".toml"
 ONE_VALUE = f"{CONFIG}."
 """Prefix of the name of a single value of the model's reference configuration."""
@@ -96,37 +94,17 @@ class Settings:
                 yield f"set: {name}={_shown(reference[name])} ({reference_name})"
 
 
-def with_own_names(words: Sequence[str], takes_value: Callable[[str], bool]) -> list[str]:
-    """Replaces names of flags that people know from other command lines, before a script.
-
-    >>> with_own_names(["-np", "4", "train.py", "-np", "2"], lambda name: True)
-    ['--num_workers', '4', 'train.py', '-np', '2']
-    """
-    typed, rest = split_arguments(list(words), lambda name: takes_value(USUAL.get(name, name)))
-    own: list[str] = []
-    for name, _, used in typed:
-        first, *value = used
-        own += [f"--{USUAL[name]}{first.lstrip('-')[len(name) :]}" if name in USUAL else first]
-        own += value
-    return [*own, *rest]
-
-
-def resolved(
-    words: Sequence[str],
-    takes_value: Callable[[str], bool],
-    before: Mapping[str, str] = NONE_BEFORE,
-) -> Settings:
+def resolved(words: Sequence[str], before: Mapping[str, str] = NONE_BEFORE) -> Settings:
     """Returns the command line with the values that a file and the environment add.
 
     Args:
       words: the command line without the program.
-      takes_value: says of the name of a flag whether the next argument is its value.
       before: `Settings.sources` of the earlier start, whose words `--resume` has put there.
 
     Raises:
       ConfigurationError: a source names an unknown flag, or a value that a flag cannot have.
     """
-    typed, rest = split_arguments(list(words), takes_value)
+    typed, rest = split_arguments(words)
     own = [(flag_of(name), used) for name, value, used in typed if not _is_file(name, value)]
     paths = [value for name, value, _ in typed if _is_file(name, value)]
     variables = from_environment()

@@ -17,7 +17,7 @@ from types import FrameType
 import requests
 import tenacity
 
-from hvd_elastic_keras.cli import source_files
+from hvd_elastic_keras.cli import job_directory, source_files
 from hvd_elastic_keras.cli.checks import machine
 from hvd_elastic_keras.cli.job_request import worker_command
 from hvd_elastic_keras.cli.join.joined_process import JoinedProcess
@@ -173,7 +173,7 @@ class Joiner:
             key=secrets.token_hex(16),
             host=self._host,
             worker_id=self._wish.worker_id,
-            sees_job_dir=_is_job_dir(self._job_dir, self._job),
+            sees_job_dir=job_directory.is_of(self._job_dir, self._job.job_id),
         )
         reply = self._master.join(request, self._wish.join_timeout_s)
         if reply.refused:
@@ -309,20 +309,13 @@ def _directory_with_sources(job: control.JobDescription) -> Path:
 def _job_dir(wish: JoinWish, job: control.JobDescription) -> Path:
     """Returns the job's directory if this host sees it, else an own one with the worker's files."""
     for seen in (Path(wish.where), Path(job.job_dir)):
-        if _is_job_dir(seen, job):
+        if job_directory.is_of(seen, job.job_id):
             return seen.resolve()
     own = Path(wish.job_dir or f"jobs/{job.name}-{job.job_id[:8]}").resolve()
     (own / files.LOGS).mkdir(parents=True, exist_ok=True)
     if job.job:
         files.write_secret(own / files.JOB, job.job.encode())
     return own
-
-
-def _is_job_dir(path: Path, job: control.JobDescription) -> bool:
-    try:
-        return files.read_job_id(path) == job.job_id
-    except OSError:
-        return False
 
 
 def _exit_code(outcome: control.Outcome, code: int, leave_exit_code: int) -> int:

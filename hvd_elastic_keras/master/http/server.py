@@ -30,33 +30,34 @@ from __future__ import annotations
 
 import collections
 import hmac
-import logging
 import secrets
 import ssl
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Iterable
 from typing import TypeVar
 
 from aiohttp import web
 
 from hvd_elastic_keras.common import control, host_port, messages, protocol
 from hvd_elastic_keras.master.http import openapi
+from hvd_elastic_keras.master.http.answers import (
+    Handler,
+    answer,
+    number_in,
+    refusal,
+    report_errors,
+)
 from hvd_elastic_keras.master.http.core import Core, Extension
 from hvd_elastic_keras.master.http.listening_port import ListeningPort
 from hvd_elastic_keras.master.http.rendezvous import RendezvousStore
 
 MAX_MESSAGE_BYTES = 4 * 2**20
-MAX_DIGITS = 18
-"""Limit for a number in a query: more digits do not fit into 64 bits."""
 
 _STORE = "/{secret:[0-9a-f]{64}}/round{round:[0-9]{1,18}}:{port:[0-9]+}/{key:.+}"
-_FOR_PEOPLE = "GET /v1/status, POST /v1/slots, POST /v1/stop, POST /v1/workers"
 MAY_ONLY_READ = (
     "This token may only ask for the state of the job. To change the job, use `token` in "
     "master.json of the job's directory."
 )
-log = logging.getLogger(__name__)
 T = TypeVar("T", bound=messages.Message)
-Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 HEALTH = ("/healthz", "/readyz")
 KEPT = 100
 """Message numbers remembered for each worker. A worker repeats one message at a time."""
@@ -131,7 +132,7 @@ class MasterServer:
         self, host: str, port: int, *routes: web.RouteDef, tls: ssl.SSLContext | None = None
     ) -> str:
         app = web.Application(
-            middlewares=[_report_errors, self._authenticate],
+            middlewares=[report_errors, self._authenticate],
             client_max_size=MAX_MESSAGE_BYTES,
         )
         app.on_response_prepare.append(self._add_term)
@@ -168,15 +169,15 @@ class MasterServer:
             return await handler(request)
         reads = self._is_token(given, self._read_only_token)
         if reads and _path_of(request) not in openapi.READ:
-            return _error(403, MAY_ONLY_READ)
+            return refusal(403, MAY_ONLY_READ)
         if not (reads or self._is_of_member(request) or self._is_token(given, self._token)):
-            refusal = _error(401, _what_is_wrong_with(given))
-            refusal.force_close()
-            return refusal
+            response = refusal(401, _what_is_wrong_with(given))
+            response.force_close()
+            return response
         for listening in self._ports:
             listening.know(request.transport)
-        if _number(request.headers, protocol.TERM_HEADER, "0") > self._term:
-            return _error(409, "Another master has replaced this one, which decides nothing more.")
+        if number_in(request.headers, protocol.TERM_HEADER, "0") > self._term:
+            return refusal(409, "Another master has replaced this one, which decides nothing more.")
         return await handler(request)
 
     def _is_for_anybody(self, request: web.Request) -> bool:
@@ -197,11 +198,11 @@ class MasterServer:
     async def _events(self, request: web.Request) -> web.Response:
         for_decoding: type = protocol.WorkerEvent  # type: ignore[assignment]
         event: protocol.WorkerEvent = await self._told(request, for_decoding)
-        number = _number(request.query, "number") if "number" in request.query else None
+        number = number_in(request.query, "number") if "number" in request.query else None
         if number is None or not self._repeated.is_repeated(event.worker_id, number):
             self._core.workers.on_worker_event(event)
         await self._core.kept()
-        return _message(control.ChangeReply(accepted=True, text=""))
+        return answer(control.ChangeReply(accepted=True, text=""))
 
     async def _told(self, request: web.Request, kind: type[T]) -> T:
         """Reads a worker's message, and refuses one that cannot be true."""
@@ -212,31 +213,31 @@ class MasterServer:
 
     async def _enter(self, request: web.Request) -> web.Response:
         entry = await self._told(request, protocol.EnterRequest)
-        return _message(await self._core.workers.enter(entry))
+        return answer(await self._core.workers.enter(entry))
 
     async def _updates(self, request: web.Request) -> web.Response:
-        worker_id, version = request.query.get("worker_id", ""), _number(request.query, "version")
+        worker_id, version = request.query.get("worker_id", ""), number_in(request.query, "version")
         if not worker_id:
             raise messages.ProtocolError("No worker_id was given, expected a worker id.")
-        return _message(await self._core.workers.update_after(worker_id, version))
+        return answer(await self._core.workers.update_after(worker_id, version))
 
     async def _input(self, request: web.Request) -> web.Response:
-        return _message(self._core.workers.input_position())
+        return answer(self._core.workers.input_position())
 
     async def _claim(self, request: web.Request) -> web.Response:
         wish = await self._told(request, protocol.ClaimRequest)
-        return _message(await self._core.workers.claim(wish))
+        return answer(await self._core.workers.claim(wish))
 
     async def _release(self, request: web.Request) -> web.Response:
         wish = messages.decode(await request.read(), protocol.ReleaseRequest)
         self._core.workers.release(wish)
-        return _message(control.ChangeReply(accepted=True, text=""))
+        return answer(control.ChangeReply(accepted=True, text=""))
 
     async def _root(self, request: web.Request) -> web.Response:
-        return _message(self._core.workers.root())
+        return answer(self._core.workers.root())
 
     async def _status(self, request: web.Request) -> web.Response:
-        return _message(self._core.status())
+        return answer(self._core.status())
 
     async def _workers(self, request: web.Request) -> web.Response:
         change = messages.decode(await request.read(), control.ChangeRequest)
@@ -244,7 +245,7 @@ class MasterServer:
             raise messages.ProtocolError(change.mistake)
         reply = self._core.change_workers(change)
         await self._core.kept()
-        return _message(reply)
+        return answer(reply)
 
     async def _slots(self, request: web.Request) -> web.Response:
         change = messages.decode(await request.read(), control.SlotsRequest)
@@ -252,28 +253,28 @@ class MasterServer:
             raise messages.ProtocolError(change.mistake)
         reply = self._core.change_slots(change)
         await self._core.kept()
-        return _message(reply, 200 if reply.accepted else control.CONFLICT)
+        return answer(reply, 200 if reply.accepted else control.CONFLICT)
 
     async def _stop(self, request: web.Request) -> web.Response:
         wish = messages.decode(await request.read(), control.StopRequest)
-        return _message(self._core.stop_job(wish))
+        return answer(self._core.stop_job(wish))
 
     async def _job(self, request: web.Request) -> web.Response:
-        return _message(self._core.joiners.description)
+        return answer(self._core.joiners.description)
 
     async def _join(self, request: web.Request) -> web.Response:
         wish = messages.decode(await request.read(), control.JoinRequest)
         reply = self._core.joiners.join(wish)
         await self._core.kept()
-        return _message(reply)
+        return answer(reply)
 
     async def _exit(self, request: web.Request) -> web.Response:
         told = messages.decode(await request.read(), control.ExitRequest)
-        return _message(self._core.joiners.ended(told))
+        return answer(self._core.joiners.ended(told))
 
     async def _store(self, request: web.Request) -> web.Response:
         if not self._is_of_member(request):
-            return _error(401, "Only members of a round use its rendezvous store.")
+            return refusal(401, "Only members of a round use its rendezvous store.")
         return await self.rendezvous.answer(request, int(request.match_info["round"]))
 
 
@@ -291,32 +292,6 @@ async def _openapi(request: web.Request) -> web.Response:
     return web.json_response(openapi.description())
 
 
-@web.middleware
-async def _report_errors(request: web.Request, handler: Handler) -> web.StreamResponse:
-    """Answers all errors in the same form."""
-    what = f"{request.method} {request.path}"
-    try:
-        return await handler(request)
-    except messages.ProtocolError as error:
-        return _error(400, str(error))
-    except web.RequestPayloadError as error:
-        return _error(400, f"{what} has a body that cannot be read: {error}")
-    except web.HTTPMethodNotAllowed as error:
-        allowed = ", ".join(sorted(error.allowed_methods))
-        return _error(error.status, f"{what} was requested, expected {allowed}.", error)
-    except web.HTTPNotFound as error:
-        text = f"{what} was requested, which is not part of this API. Use one of: {_FOR_PEOPLE}."
-        return _error(error.status, text, error)
-    except web.HTTPException as error:
-        return _error(error.status, f"{what} is refused: {error.text}", error)
-    except ConnectionResetError:
-        # The worker has ended in the middle of its request: nobody reads this answer.
-        return web.Response(status=400)
-    except Exception:
-        log.exception("%s failed", what)
-        return _error(500, f"{what} failed by an error of the master; its console shows it.")
-
-
 def _what_is_wrong_with(authorization: str) -> str:
     """Says what is wrong with a request that is not authorised, without repeating any of it."""
     expected = 'the header "Authorization: Bearer TOKEN"'
@@ -326,25 +301,6 @@ def _what_is_wrong_with(authorization: str) -> str:
     if not authorization.startswith("Bearer "):
         return f"The token is not given as expected, with {expected}. {where}"
     return f"The token is wrong: it is not that of this job. {where}"
-
-
-def _number(given: Mapping[str, str], name: str, default: str = "") -> int:
-    text = given.get(name, default)
-    if not (text.isascii() and text.isdecimal()) or len(text) > MAX_DIGITS:
-        raise messages.ProtocolError(f"{name}={text[:40]!r} was given, expected a whole number.")
-    return int(text)
-
-
-def _message(message: messages.Message, status: int = 200) -> web.Response:
-    body = messages.encode(message)
-    return web.Response(status=status, body=body, content_type="application/json")
-
-
-def _error(status: int, text: str, cause: web.HTTPException | None = None) -> web.Response:
-    response = _message(control.ChangeReply(accepted=False, text=text), status)
-    if cause is not None and "Allow" in cause.headers:
-        response.headers["Allow"] = cause.headers["Allow"]
-    return response
 
 
 class RepeatedMessages:

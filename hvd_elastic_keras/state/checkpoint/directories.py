@@ -21,6 +21,7 @@ import shutil
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
+from hvd_elastic_keras.common import files
 from hvd_elastic_keras.state.checkpoint import manifest
 from hvd_elastic_keras.state.checkpoint.places import Place
 
@@ -76,6 +77,11 @@ def _term_of(path: Place) -> int | None:
         return manifest.read(path).term
     except (OSError, ValueError):
         return None
+
+
+def of_job(job_dir: Path) -> list[Path]:
+    """Returns the directories for checkpoints of all trainings of a job."""
+    return [d / files.CHECKPOINTS for d in (job_dir, *job_dir.glob("training-*"))]
 
 
 def remove_tree(directory: Place) -> None:

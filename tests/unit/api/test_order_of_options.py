@@ -18,7 +18,8 @@ import pytest
 from absl.testing import flagsaver
 from msgspec import UNSET
 
-from hvd_elastic_keras import ElasticCallback, TrainingConfig, run
+import hvd_elastic_keras.run  # noqa: F401 - defines the flags
+from hvd_elastic_keras import ElasticCallback, TrainingConfig
 from hvd_elastic_keras.cli import take_over
 from hvd_elastic_keras.cli.flags import job_flags, settings
 from hvd_elastic_keras.settings import env
@@ -75,10 +76,10 @@ class Given:
 
     def counts(self, asks: type[TrainingConfig | ElasticCallback]) -> Any:
         """By the launcher, the variable that its workers get, and the script there."""
-        found = settings.resolved(self._words, run.takes_value)
+        found = settings.resolved(self._words)
         first = self._encoded(found)
-        command = take_over.what_was_asked_for(found.words, run.takes_value)
-        again = settings.resolved(command, run.takes_value, found.sources)
+        command = take_over.what_was_asked_for(found.words)
+        again = settings.resolved(command, found.sources)
         assert self._encoded(again) == first, "started again by --resume, it is the same"
         self._monkeypatch.setenv(env.OPTIONS, first)
         if asks is TrainingConfig:

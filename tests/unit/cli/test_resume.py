@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from hvd_elastic_keras import run
+import hvd_elastic_keras.run  # noqa: F401 - defines the flags
 from hvd_elastic_keras.cli import take_over
 from hvd_elastic_keras.cli.flags import settings
 from hvd_elastic_keras.common import files
@@ -50,7 +50,7 @@ def resume(
     monkeypatch.setattr(os, "execv", execv)
     words = ["--resume", f"--job_dir={job_dir}", *typed]
     with pytest.raises(Replaced):
-        take_over.start_again(job_dir, settings.resolved(words, run.takes_value), run.takes_value)
+        take_over.start_again(job_dir, settings.resolved(words))
     assert commands[0][:4] == [
         sys.executable,
         "-m",

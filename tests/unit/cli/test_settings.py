@@ -10,7 +10,7 @@ import pytest
 from absl import flags
 from absl.testing import flagsaver
 
-from hvd_elastic_keras import run
+import hvd_elastic_keras.run  # noqa: F401 - defines the flags
 from hvd_elastic_keras.cli import take_over
 from hvd_elastic_keras.cli.flags import settings
 from hvd_elastic_keras.common.errors import ConfigurationError
@@ -19,7 +19,7 @@ from hvd_elastic_keras.settings.env import WorkerEnvironment
 
 
 def resolved(*words: str) -> settings.Settings:
-    return settings.resolved(words, run.takes_value)
+    return settings.resolved(words)
 
 
 @pytest.fixture
@@ -162,7 +162,7 @@ def test_the_resolved_command_is_what_a_job_is_gone_on_with(
 ) -> None:
     monkeypatch.setenv("HVD_ELASTIC_RUN_SEED", "7")
     words = resolved(f"--config={job_toml}", "--job_dir=x", "script.py", "--seed=8").words
-    command = take_over.what_was_asked_for(words, run.takes_value)
+    command = take_over.what_was_asked_for(words)
     assert set(command[:-2]) == {
         "--num_workers=3",
         "--epochs=4",
@@ -186,8 +186,8 @@ def test_of_a_job_that_is_started_again_each_value_is_shown_with_its_first_sourc
     for _ in range(2):
         words = [*before.words[:-1], "--job_dir=x", "script.py"]
         handed_on = {name: s for name, s in before.sources.items() if name != "job_dir"}
-        before = settings.resolved(words, run.takes_value, handed_on)
-        command = take_over.what_was_asked_for(before.words, run.takes_value)
+        before = settings.resolved(words, handed_on)
+        command = take_over.what_was_asked_for(before.words)
         before = dataclasses.replace(before, words=list(command))
     with flagsaver.flagsaver():
         settings.parse_flags(["run", *words])

@@ -19,10 +19,11 @@ from hvd_elastic_keras.common.protocol import ALONE
 from hvd_elastic_keras.data.input.interfaces import LocalBatch
 from hvd_elastic_keras.data.plan.partition import StepShare
 from hvd_elastic_keras.keras_internals.model_variables import variables_of
-from hvd_elastic_keras.loop.kept_on_disk import Checkpoints, Durable
+from hvd_elastic_keras.loop.kept_on_disk import Durable
 from hvd_elastic_keras.loop.leave_reason import CheckpointGuard, LeaveReason
-from hvd_elastic_keras.loop.nonfinite_loss import NonFiniteLoss
 from hvd_elastic_keras.loop.observer import EndedEpoch, Round, TakenStep
+from hvd_elastic_keras.loop.observers.checkpoints import Checkpoints
+from hvd_elastic_keras.loop.observers.nonfinite_loss import NonFiniteLoss
 from hvd_elastic_keras.settings.options import RunOptions
 from hvd_elastic_keras.state.checkpoint.store import BackgroundWriter, CheckpointStore
 from hvd_elastic_keras.state.cursor import Cursor

@@ -12,7 +12,7 @@ pytest.importorskip("horovod.tensorflow")
 
 from hvd_elastic_keras import Trainer, TrainingConfig
 from hvd_elastic_keras.common.errors import NonFiniteLossError
-from hvd_elastic_keras.loop import nonfinite_loss
+from hvd_elastic_keras.loop.observers import nonfinite_loss
 from hvd_elastic_keras.settings import env
 from hvd_elastic_keras.settings.job_options import JobOptions
 

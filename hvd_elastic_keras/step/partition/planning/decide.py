@@ -10,6 +10,7 @@ from hvd_elastic_keras.step.partition import within_micro_batches
 from hvd_elastic_keras.step.partition.captured_step import WRITES
 from hvd_elastic_keras.step.partition.rules import RULES
 from hvd_elastic_keras.step.partition.rules.elementwise import is_guard
+from hvd_elastic_keras.step.partition.rules.repeatable import unrepeatable
 from hvd_elastic_keras.step.partition.rules.sizes import Sizes
 from hvd_elastic_keras.step.partition.rules.states import (
     CONJUNCT,
@@ -20,7 +21,6 @@ from hvd_elastic_keras.step.partition.rules.states import (
     State,
     UnknownSizeError,
     View,
-    unrepeatable,
 )
 from hvd_elastic_keras.step.partition.within_micro_batches import is_within
 
