@@ -23,11 +23,11 @@ from hvd_elastic_keras.loop.observers.checkpoints import Checkpoints
 from hvd_elastic_keras.loop.observers.growing_batch import GrowingBatch
 from hvd_elastic_keras.loop.observers.ledger_notes import LedgerNotes
 from hvd_elastic_keras.loop.observers.nonfinite_loss import NonFiniteLoss
-from hvd_elastic_keras.loop.observers.progress_display import ProgressDisplay
 from hvd_elastic_keras.loop.observers.records import EpochRecords, StepRecords
-from hvd_elastic_keras.loop.observers.start_notices import Announcer, StartNotices
 from hvd_elastic_keras.loop.phase import PhaseRunner
+from hvd_elastic_keras.loop.progress_display import ProgressDisplay
 from hvd_elastic_keras.loop.shares import Shares
+from hvd_elastic_keras.loop.start_notices import Announcer, StartNotices
 from hvd_elastic_keras.loop.training_loop import TrainingLoop
 from hvd_elastic_keras.observe.notices import Notice
 from hvd_elastic_keras.state.cursor import Phase

@@ -38,7 +38,7 @@ from hvd_elastic_keras.data.sources.source import DataLike, as_source
 from hvd_elastic_keras.keras_internals import model_building, release
 from hvd_elastic_keras.keras_internals.model_building import describe, first_sentence
 from hvd_elastic_keras.keras_internals.model_variables import variables_of
-from hvd_elastic_keras.loop.observers.progress_display import numbers_of
+from hvd_elastic_keras.loop.progress_display import numbers_of
 from hvd_elastic_keras.observe.console import formatted_metrics
 from hvd_elastic_keras.observe.notices import notices
 from hvd_elastic_keras.settings.job_spec import EVALUATE, JobSpec

@@ -23,12 +23,12 @@ from hvd_elastic_keras.loop.loop_parts import LoopParts
 from hvd_elastic_keras.loop.newcomer import warm_up
 from hvd_elastic_keras.loop.observer import Observer, Observers
 from hvd_elastic_keras.loop.observers.agreement import SameReading
-from hvd_elastic_keras.loop.observers.progress_display import InferenceDisplay, ProgressDisplay
 from hvd_elastic_keras.loop.observers.records import InferenceRecords
-from hvd_elastic_keras.loop.observers.start_notices import Announcer, StartNotices
 from hvd_elastic_keras.loop.phase import PhaseRunner
+from hvd_elastic_keras.loop.progress_display import InferenceDisplay, ProgressDisplay
 from hvd_elastic_keras.loop.schedule import Schedule
 from hvd_elastic_keras.loop.shares import Shares
+from hvd_elastic_keras.loop.start_notices import Announcer, StartNotices
 from hvd_elastic_keras.loop.training_loop import TrainingLoop
 from hvd_elastic_keras.observe.console import Screen
 from hvd_elastic_keras.observe.notices import Notice

@@ -12,7 +12,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from hvd_elastic_keras.common.batch_plan import Share, describe_shares, shares_of
 from hvd_elastic_keras.common.events import SharesBalanced
 from hvd_elastic_keras.loop.observer import Policy, Round, TakenStep
-from hvd_elastic_keras.loop.observers.start_notices import Announcer
+from hvd_elastic_keras.loop.start_notices import Announcer
 from hvd_elastic_keras.state.run_state import RunState
 
 WINDOW_STEPS = 10

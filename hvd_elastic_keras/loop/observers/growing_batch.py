@@ -12,9 +12,9 @@ from hvd_elastic_keras.data.input.per_worker import PerWorkerInput
 from hvd_elastic_keras.data.plan.example_ids import Ids
 from hvd_elastic_keras.keras_internals.learning_rate import Growth, Ramp
 from hvd_elastic_keras.loop.observer import Policy, Round, TakenStep
-from hvd_elastic_keras.loop.observers.start_notices import Announcer
 from hvd_elastic_keras.loop.phase import PhaseRunner
 from hvd_elastic_keras.loop.shares import Balance
+from hvd_elastic_keras.loop.start_notices import Announcer
 from hvd_elastic_keras.observe.console import counted
 from hvd_elastic_keras.state.cursor import Cursor
 from hvd_elastic_keras.state.run_state import RunState

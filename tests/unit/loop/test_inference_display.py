@@ -12,7 +12,7 @@ pytest.importorskip("keras")
 from hvd_elastic_keras.common import messages
 from hvd_elastic_keras.common.protocol import ALONE, Console, Progress
 from hvd_elastic_keras.loop.observer import EvaluatedStep, Round
-from hvd_elastic_keras.loop.observers.progress_display import InferenceDisplay
+from hvd_elastic_keras.loop.progress_display import InferenceDisplay
 from hvd_elastic_keras.observe.console import Screen
 from hvd_elastic_keras.state.cursor import Cursor
 

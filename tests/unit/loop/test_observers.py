@@ -18,10 +18,10 @@ from hvd_elastic_keras.data.input.interfaces import LocalBatch
 from hvd_elastic_keras.data.plan.partition import StepShare
 from hvd_elastic_keras.loop.observer import EndedEpoch, Observer, Observers, Round, TakenStep
 from hvd_elastic_keras.loop.observers.nonfinite_loss import NonFiniteLoss
-from hvd_elastic_keras.loop.observers.progress_display import ProgressDisplay
 from hvd_elastic_keras.loop.observers.records import EpochRecords
-from hvd_elastic_keras.loop.observers.start_notices import Announcer, StartNotices
+from hvd_elastic_keras.loop.progress_display import ProgressDisplay
 from hvd_elastic_keras.loop.shares import Shares
+from hvd_elastic_keras.loop.start_notices import Announcer, StartNotices
 from hvd_elastic_keras.observe.console import Screen
 from hvd_elastic_keras.observe.notices import Notice
 from hvd_elastic_keras.state.cursor import Cursor

@@ -19,7 +19,7 @@ from hvd_elastic_keras.loop.observer import (
     TakenStep,
     TrainedEpoch,
 )
-from hvd_elastic_keras.loop.observers.progress_display import ProgressDisplay
+from hvd_elastic_keras.loop.progress_display import ProgressDisplay
 from hvd_elastic_keras.loop.schedule import Schedule
 from hvd_elastic_keras.observe.console import Screen, format_duration
 from hvd_elastic_keras.state.cursor import Cursor

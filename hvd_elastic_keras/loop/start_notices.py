@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable
 
 from hvd_elastic_keras.common.events import WorkerEntry
 from hvd_elastic_keras.loop.observer import Observer, Round
-from hvd_elastic_keras.loop.observers.progress_display import ProgressDisplay
+from hvd_elastic_keras.loop.progress_display import ProgressDisplay
 from hvd_elastic_keras.observe.notices import Notice, notices
 from hvd_elastic_keras.worker.reporter import Reporter
 
