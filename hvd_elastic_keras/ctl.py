@@ -80,7 +80,7 @@ def _logs(given: argparse.Namespace) -> int:
 
 
 def _stop(given: argparse.Namespace) -> int:
-    return control_job.stop(given.job_dir)
+    return local_commands.stop(given.job_dir)
 
 
 def _list(given: argparse.Namespace) -> int:

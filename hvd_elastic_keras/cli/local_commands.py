@@ -1,16 +1,18 @@
-"""The commands of `ctl` that need no master: `list`, `logs`, `env` and `manifests`.
+"""The commands of `ctl` that need no master: `list`, `logs`, `env`, `manifests`, mostly `stop`.
 
-`ctl env` leaves out values that may be secret: tokens, keys and passwords, and the arguments of a
-script.
+`ctl stop` asks the master, or, if a killed launcher has left workers behind, these. `ctl env`
+leaves out values that may be secret: tokens, keys and passwords, and the arguments of a script.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import json
+import os
 import platform
 import re
 import shlex
+import sys
 import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -19,9 +21,15 @@ from pathlib import Path
 from hvd_elastic_keras.cli import control_job, job_directory
 from hvd_elastic_keras.cli.checks import machine
 from hvd_elastic_keras.cli.flags.arguments import split_arguments
-from hvd_elastic_keras.common import events, files, versions
-from hvd_elastic_keras.common.errors import ConfigurationError, ElasticError
+from hvd_elastic_keras.common import events, files, locks, versions
+from hvd_elastic_keras.common.errors import (
+    ConfigurationError,
+    ElasticError,
+    MasterUnreachableError,
+)
+from hvd_elastic_keras.launchers.kept_workers import WorkerRecord, kept_workers
 from hvd_elastic_keras.launchers.kubernetes_pod import check_job_name
+from hvd_elastic_keras.launchers.open_files import until_ended
 from hvd_elastic_keras.master.journal import Journal
 from hvd_elastic_keras.observe import job_history
 from hvd_elastic_keras.observe.console import counted, table
@@ -176,6 +184,58 @@ def _of_job(job_dir: Path) -> Iterator[tuple[str, str]]:
     if isinstance(end, events.JobFinished):
         how = control_job.how_it_ended(end.status, end.step, end.training, end.reason)
     yield "course", f"{counted(rounds, 'round')}; {how}"
+
+
+STOP_LIMIT_S = 120.0
+"""Longest wait for workers that were asked to leave: a step may be long."""
+
+
+def stop(job_dir: Path) -> int:
+    """Stops a job after the current step.
+
+    If its launcher was killed, its workers wait for another one, and train on meanwhile. Those on
+    this host are asked to leave.
+
+    Returns:
+      1 if a worker has not left in time.
+    """
+    try:
+        return control_job.stop(job_dir)
+    except MasterUnreachableError:
+        try:
+            lock = job_directory.locked(job_dir)
+        except locks.LockHeldError:
+            lock = None
+        if lock is None:
+            raise  # the launcher lives, but does not answer
+        try:
+            left = kept_workers(job_dir / files.WORKERS)
+            left = {i: w for i, w in left.items() if w.belongs_to(job_dir / files.WORKERS)}
+            return _end_without_launcher(job_dir, left)
+        finally:
+            os.close(lock)
+
+
+def _end_without_launcher(job_dir: Path, left: dict[str, WorkerRecord]) -> int:
+    if not left:
+        gone = "the launcher of this job is gone, and no worker of it is left on this host"
+        print(f"{gone}; {job_directory.to_continue(job_dir)}")
+        return 0
+    names = f"{counted(len(left), 'worker')} ({', '.join(sorted(left))})"
+    print(f"the launcher of this job is gone; {names} on this host leave after the current step")
+    for worker in left.values():
+        worker.ask_to_leave()
+    limit = time.monotonic() + STOP_LIMIT_S
+    late = [
+        worker_id
+        for worker_id, worker in left.items()
+        if not until_ended(worker.keeper, max(0.0, limit - time.monotonic()))
+    ]
+    if late:
+        print(f"still running after {STOP_LIMIT_S:.0f} s: {', '.join(late)}", file=sys.stderr)
+        return 1
+    print(f"all have left; {job_directory.to_continue(job_dir)}")
+    return 0
 
 
 DEPLOY = Path(__file__).resolve().parents[1] / "deploy"

@@ -53,6 +53,12 @@ class WorkerRecord(msgspec.Struct, frozen=True):
             return place is not None and place.samefile(directory)
         return False
 
+    def ask_to_leave(self) -> None:
+        """Sends SIGTERM to the worker, which leaves after its current step."""
+        if keeper.start_ticks(self.pid) == self.started:
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.kill(self.pid, signal.SIGTERM)
+
     def kill(self) -> None:
         """Sends SIGKILL to the worker's process group."""
         if keeper.start_ticks(self.pid) == self.started:

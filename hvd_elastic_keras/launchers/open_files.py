@@ -64,11 +64,16 @@ def until_readable(descriptor: int, limit_s: float | None = None) -> bool:
     return bool(poll.poll(None if limit_s is None else 1000 * limit_s))
 
 
-def until_ended(process: int) -> None:
-    """Waits until a process has ended. It need not be a child of this process."""
-    with contextlib.suppress(ProcessLookupError):
+def until_ended(process: int, limit_s: float | None = None) -> bool:
+    """Waits until a process has ended, at most `limit_s`; returns whether it has.
+
+    It need not be a child of this process.
+    """
+    try:
         descriptor = os.pidfd_open(process)
-        try:
-            until_readable(descriptor)
-        finally:
-            os.close(descriptor)
+    except ProcessLookupError:
+        return True
+    try:
+        return until_readable(descriptor, limit_s)
+    finally:
+        os.close(descriptor)

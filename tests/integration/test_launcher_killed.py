@@ -5,6 +5,7 @@ from __future__ import annotations
 import signal
 import zlib
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -73,6 +74,38 @@ def test_a_worker_that_dies_without_a_launcher_is_replaced_by_the_next_one(
         assert alone["reason"] == f"{other} was killed by SIGKILL"
         assert alone["steps_lost"] == 0
         job.finish()
+        job.assert_audited(epochs=3)
+        assert_same_weights(job.weights(), expected_weights)
+
+
+@pytest.mark.slow
+def test_workers_without_a_launcher_are_stopped_by_ctl_and_go_on_where_they_were(
+    tmp_path: Path, expected_weights: Weights
+) -> None:
+    with (
+        Job(tmp_path, "--num_workers=2", "--audit", plan=[GATE]) as job,
+        ThreadPoolExecutor() as pool,
+    ):
+        job.wait_for_fault("gate")
+        members = job.wait_for_round(2)["members"]
+        logs = [job.job_dir / "logs" / f"{member}.log" for member in members]
+        job.kill_launcher()
+        stopping = pool.submit(job.ctl, "stop")
+        job.wait_while_alone(
+            lambda: all("no launcher hears of it" in log.read_text() for log in logs)
+        )
+        job.plan.open_gate("gate")
+        assert stopping.result(LIMIT_S).splitlines() == [
+            "the launcher of this job is gone; 2 workers (w0, w1) on this host leave after the "
+            "current step",
+            f"all have left; to continue: python -m hvd_elastic_keras.run --resume "
+            f"--job_dir={job.job_dir}",
+        ]
+        assert job.worker_processes() == []
+        assert "no worker of it is left on this host; to continue:" in job.ctl("stop")
+        job.start_launcher("--resume")
+        job.finish()
+        assert job.events("checkpoint_loaded")[0]["step"] >= 10
         job.assert_audited(epochs=3)
         assert_same_weights(job.weights(), expected_weights)
 
