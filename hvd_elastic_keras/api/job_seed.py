@@ -17,7 +17,7 @@ import random
 import sys
 import zlib
 from collections import Counter
-from typing import Any
+from typing import Any, ClassVar
 
 from hvd_elastic_keras.common import patches
 from hvd_elastic_keras.settings.job_options import JobSeed
@@ -28,7 +28,9 @@ WHY = "generators without a seed draw from the job's seed"
 def install(seed: JobSeed) -> None:
     """Seeds this process: `random` at once, the other packages when they are imported."""
     random.seed(seed.number)
-    sys.meta_path.insert(0, _BeforeTensorFlow)
+    sys.meta_path.insert(0, _BeforeImport)
+    for package in _BeforeImport.states:
+        patches.after_import([package], functools.partial(_BeforeImport.restore, package))
     patches.after_import(["numpy"], lambda: _seed_numpy(seed.number))
     patches.after_import(["tensorflow"], lambda: _seed_tensorflow(seed))
     patches.after_import(["tensorflow", "keras"], lambda: _seed_keras(seed))
@@ -54,31 +56,31 @@ def _seed_numpy(job_seed: int) -> None:
     patches.install(np.random, "default_rng", default_rng, WHY)
 
 
-class _BeforeTensorFlow:
-    """Keeps the state of Python's `random`, from which the import of TensorFlow draws numbers.
+class _BeforeImport:
+    """Keeps the state of Python's `random`, from which imports of TensorFlow and Keras draw.
 
     Python asks the entries of `sys.meta_path` for each module that is imported.
     """
 
-    state: Any = None
+    states: ClassVar[dict[str, Any]] = dict.fromkeys(("tensorflow", "keras"))
+    """The state before the import of each package."""
 
     @classmethod
     def find_spec(cls, name: str, path: Any = None, target: Any = None) -> None:
-        """Notes the state when TensorFlow is about to be imported; finds no module."""
-        if name == "tensorflow":
-            cls.state = random.getstate()
+        """Notes the state when a package is about to be imported; finds no module."""
+        if name in cls.states:
+            cls.states[name] = random.getstate()
 
     @classmethod
-    def restore(cls) -> None:
-        """Restores the state; called when TensorFlow has been imported."""
-        if cls.state is not None:
-            random.setstate(cls.state)
+    def restore(cls, name: str) -> None:
+        """Restores the state; called when the package has been imported."""
+        if cls.states[name] is not None:
+            random.setstate(cls.states[name])
 
 
 def _seed_tensorflow(seed: JobSeed) -> None:
     import tensorflow as tf
 
-    _BeforeTensorFlow.restore()
     from hvd_elastic_keras.keras_internals.tensorflow_names import draw_unseeded_from
 
     if seed.is_drawn:

@@ -202,7 +202,8 @@ def _imported(graph: Any, name: str) -> tf.Tensor:
         (found,) = tf.graph_util.import_graph_def(graph, return_elements=[f"{name}:0"])
         return found
 
-    return tf.function(value, autograph=False)()
+    # Called as a concrete function, which TensorFlow does not suspect of being traced too often.
+    return tf.function(value, autograph=False).get_concrete_function()()
 
 
 def _bytes_below(part: tf.data.Dataset) -> int:

@@ -78,6 +78,7 @@ drawn["hash"] = hash("text"), list({"one", "two", "three", "four"})
 import keras
 from keras import layers
 drawn["keras"] = float(keras.random.uniform(()))
+drawn["after imports"] = random.random(), np.random.rand()
 model = keras.Sequential([keras.Input((2,)), layers.Dense(1), layers.Dropout(0.5)])
 drawn["weights"] = model.get_weights()[0].tolist()
 
@@ -142,7 +143,8 @@ UNHASHED = {"PYTHONHASHSEED": ""}
 """As if not set: an empty text means a random seed for Python."""
 RUN = ("-m", "hvd_elastic_keras.run", "--num_workers=2", "--job_dir=job")
 WITHOUT_SEED = {
-    *("random", "numpy", "generators", "tensorflow", "shuffle", "keras", "weights", "batches")
+    *("random", "numpy", "generators", "tensorflow", "shuffle", "keras", "weights", "batches"),
+    "after imports",
 }
 
 
