@@ -14,7 +14,7 @@ from pathlib import Path
 from hvd_elastic_keras.cli.command_line import parser_of
 from hvd_elastic_keras.common import files
 from hvd_elastic_keras.common.errors import ConfigurationError, ElasticError
-from hvd_elastic_keras.observe import report_page
+from hvd_elastic_keras.observe import job_history, report_page
 
 
 def parser() -> argparse.ArgumentParser:
@@ -42,7 +42,7 @@ def report(job_dir: Path, output: Path | None = None) -> int:
     Raises:
       ConfigurationError: there are no events, or the report cannot be written.
     """
-    if not (job_dir / files.EVENTS).is_file():
+    if not job_history.read(job_dir):
         raise ConfigurationError(
             f"There are no events in {job_dir / files.EVENTS}. Give the directory of a job that "
             "has been started."

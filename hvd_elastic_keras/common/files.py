@@ -174,6 +174,7 @@ def read_endpoint(job_dir: Path) -> control.Endpoint:
 
     Raises:
       ConfigurationError: no job runs there.
+      messages.ProtocolError: the file holds something else.
     """
     path = job_dir / MASTER
     try:
@@ -183,6 +184,8 @@ def read_endpoint(job_dir: Path) -> control.Endpoint:
             f"No running job was found in {job_dir}: {path} cannot be read ({error.strerror}). "
             "Give the --job_dir of a job that is running."
         ) from error
+    except messages.ProtocolError as error:
+        raise messages.ProtocolError(f"{path} cannot be used. {error}") from error
     if endpoint.version != messages.PROTOCOL_VERSION:
         raise ConfigurationError(
             f"The job in {job_dir} speaks protocol version {endpoint.version}, this program "

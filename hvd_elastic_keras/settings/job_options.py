@@ -89,7 +89,7 @@ class JobOptions:
                 msgspec.convert(source, RunOptions)
         except msgspec.MsgspecError as error:
             raise ConfigurationError(
-                f"The options {text!r} were given, expected JSON with values of options, such as "
+                f"The options {text!r} were given in HVD_ELASTIC_OPTIONS, expected JSON, such as "
                 f'{{"deterministic": true}}. {error}.'
             ) from error
         return cls(first, content, seed)

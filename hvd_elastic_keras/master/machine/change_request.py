@@ -51,7 +51,7 @@ def plan_change(config: JobConfig, state: State, request: control.ChangeRequest)
     left = len(staying) - len(leavers)
     if left < config.min_workers or request.remove > len(staying):
         return (
-            f"{len(staying)} workers minus {max(request.remove, len(leavers))} is below "
+            f"{counted(len(staying), 'worker')} minus {max(request.remove, len(leavers))} is below "
             f"min_workers={config.min_workers}; nothing was changed."
         )
     events = tuple(act.RemoveWorker(w.worker_id) for w in leavers)
