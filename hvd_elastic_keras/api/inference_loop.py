@@ -39,7 +39,7 @@ from hvd_elastic_keras.state.run_state import RunState
 from hvd_elastic_keras.step.compiled_steps import compiled_step
 from hvd_elastic_keras.step.partitioned_step import PartitionedStep
 from hvd_elastic_keras.step.predict_step import Predictor, PredictStep
-from hvd_elastic_keras.step.traced_step import StepOptions
+from hvd_elastic_keras.step.step_options import StepOptions
 from hvd_elastic_keras.step.world import world_of_process
 from hvd_elastic_keras.worker.horovod_runtime import Communicator
 from hvd_elastic_keras.worker.membership import Membership

@@ -38,7 +38,7 @@ from hvd_elastic_keras.state.run_state import LEAST_LATE_BYTES, RunState
 from hvd_elastic_keras.step.compiled_steps import compiled_step, variables_kept
 from hvd_elastic_keras.step.partition.plan import told_of_variables
 from hvd_elastic_keras.step.partitioned_step import PartitionedStep
-from hvd_elastic_keras.step.traced_step import PLAIN, StepOptions
+from hvd_elastic_keras.step.step_options import PLAIN, StepOptions
 from hvd_elastic_keras.step.world import world_of_process
 from hvd_elastic_keras.worker.session import SoloSession
 

@@ -37,13 +37,18 @@ def built_by_trace(model: keras.Model, batch_spec: Any, *, evaluates: bool) -> b
     with nothing_applied(optimizers_of(model), applied, traces=True):
         traced = _is_traceable(model.train_step, batch_spec)
         complete = traced and (not evaluates or _is_traceable(model.test_step, batch_spec))
-    model._clear_losses()  # those of the trace
+    clear_losses(model)
     for optimizer, variables in applied.values() if traced else ():
         if not optimizer.built:
             optimizer.build(variables)
     if complete:
         object.__setattr__(model, _TRACED, _Traced.of(model, batch_spec, evaluates))
     return complete
+
+
+def clear_losses(model: keras.Model) -> None:
+    """Removes the losses that layers have added in a trace which is of no more use."""
+    model._clear_losses()
 
 
 @dataclasses.dataclass(frozen=True)

@@ -26,7 +26,6 @@ from hvd_elastic_keras.step.partition.execution import PartialStep, Versions
 from hvd_elastic_keras.step.partition.moments import Moments
 from hvd_elastic_keras.step.partition.part import Part, by_block, without_blocks
 from hvd_elastic_keras.step.partition.plan import Analysis, Plan, PlannedOperation
-from hvd_elastic_keras.step.partition.planning.analysis import analysed
 from hvd_elastic_keras.step.partition.rules.states import (
     CONJUNCT,
     PARTIAL,
@@ -46,7 +45,9 @@ Taken = tuple[list[Any], dict[str, Any]]
 """A worker's results: the outputs of the graph, and the values of the variables."""
 
 
-def check_step(captured: CapturedStep, batch: Sequence[Any], shares: Sequence[int]) -> list[str]:
+def check_step(
+    captured: CapturedStep, analysis: Analysis, batch: Sequence[Any], shares: Sequence[int]
+) -> list[str]:
     """Returns the problems in the plan of a step for workers with these shares; usually none.
 
     This process computes everything, operation by operation. The activations of the whole batch
@@ -55,11 +56,7 @@ def check_step(captured: CapturedStep, batch: Sequence[Any], shares: Sequence[in
     Args:
       batch: the tensors of a whole batch, as the step was captured for; at least two rows.
       shares: number of rows of each worker.
-
-    Raises:
-      NotPartitionedError: there is no plan.
     """
-    analysis = analysed(captured, sum(shares))
     problems = list(out_of_order(analysis.plan))
     try:
         taken = taken_in_threads(captured, analysis, batch, shares, problems=problems)

@@ -18,7 +18,7 @@ from hvd_elastic_keras.keras_internals.model_variables import (
 )
 from hvd_elastic_keras.step.deterministic_step import DeterministicStep
 from hvd_elastic_keras.step.partitioned_step import PartitionedStep
-from hvd_elastic_keras.step.traced_step import PLAIN, StepOptions
+from hvd_elastic_keras.step.step_options import PLAIN, StepOptions
 from hvd_elastic_keras.step.world import world_of_process
 
 ATTRIBUTE = "_elastic_steps"

@@ -196,7 +196,7 @@ class PartitionedStep(SharedStep):
         if not self.model.jit_compile:
             function: Callable[..., Any] = self.captured.function
             return function
-        return self._traced_alone(self._batch.flat_spec)
+        return self._traced_alone(self._specs)
 
     @functools.cached_property
     def _own_graph_of_full_batch(self) -> Callable[..., Any]:
@@ -209,8 +209,7 @@ class PartitionedStep(SharedStep):
         # Other steps of the same epoch may be taken in the graph of any size.
         if not (is_worth_it and self.has_one_size) or weighs_losses_by_size(self.model):
             return self._own_graph
-        pairs = zip(self._batch.flat_spec, self._batch.per_row, strict=True)
-        return self._traced_alone([_with_rows(s, self.num_rows * n) if n else s for s, n in pairs])
+        return self._traced_alone(self._full_specs)
 
     def _traced_alone(self, specs: Sequence[Any]) -> Callable[..., Any]:
         function = tf.function(
@@ -291,13 +290,6 @@ class PartitionedStep(SharedStep):
         not call the user's Python code again, either.
         """
         return not self.calls_python and (self.world.size == 1 or not self._most_early)
-
-
-def _with_rows(spec: Any, rows: int) -> Any:
-    """Returns the spec of a dense tensor with a known number of rows; another spec as it is."""
-    if not isinstance(spec, tf.TensorSpec) or spec.shape.rank is None:
-        return spec
-    return tf.TensorSpec([rows, *spec.shape[1:]], spec.dtype)
 
 
 def _logs(logs: Any) -> Logs:

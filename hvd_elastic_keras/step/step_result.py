@@ -17,7 +17,7 @@ import tensorflow as tf
 from hvd_elastic_keras.data.plan import example_ids
 from hvd_elastic_keras.data.plan.example_ids import PIECES
 from hvd_elastic_keras.keras_internals.model_variables import unwrapped
-from hvd_elastic_keras.step.traced_step import StepOptions
+from hvd_elastic_keras.step.step_options import StepOptions
 from hvd_elastic_keras.step.worker_rows import Place
 from hvd_elastic_keras.step.world import World
 

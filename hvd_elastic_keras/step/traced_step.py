@@ -1,7 +1,4 @@
-"""The user's step as a graph: the variables that it uses, and how workers share it.
-
-`StepOptions` are the optional features of a step.
-"""
+"""The user's step as a graph: the variables that it uses, and how workers share it."""
 
 from __future__ import annotations
 
@@ -21,6 +18,7 @@ from hvd_elastic_keras.common.errors import ConfigurationError, ElasticError
 from hvd_elastic_keras.data.examples import structure
 from hvd_elastic_keras.data.examples.structure import Layout
 from hvd_elastic_keras.data.input.interfaces import LocalBatch
+from hvd_elastic_keras.keras_internals.build_by_trace import clear_losses
 from hvd_elastic_keras.keras_internals.learning_rate import scaled
 from hvd_elastic_keras.keras_internals.model_building import first_sentence, has_batch_norm
 from hvd_elastic_keras.keras_internals.model_variables import (
@@ -29,7 +27,7 @@ from hvd_elastic_keras.keras_internals.model_variables import (
     optimizers_of,
 )
 from hvd_elastic_keras.keras_internals.traced_graphs import PYTHON_CALLS, nodes_of
-from hvd_elastic_keras.settings.options import AUTO, BATCH, NO_COMPRESSION
+from hvd_elastic_keras.settings.options import BATCH, NO_COMPRESSION
 from hvd_elastic_keras.step.check_step import check_step
 from hvd_elastic_keras.step.partition import plan
 from hvd_elastic_keras.step.partition.captured_step import CapturedStep, capture
@@ -38,39 +36,11 @@ from hvd_elastic_keras.step.partition.planning.analysis import analysed
 from hvd_elastic_keras.step.partition.planning.decide import NotPartitionedError
 from hvd_elastic_keras.step.partition.stateful_draws import state_of_python_generators
 from hvd_elastic_keras.step.partition.within_micro_batches import over_micro_batches
+from hvd_elastic_keras.step.step_options import PLAIN, StepOptions
 from hvd_elastic_keras.step.world import World
 
 log = logging.getLogger(__name__)
 MOST_PROBLEMS = 10
-
-
-@dataclasses.dataclass(frozen=True)
-class StepOptions:
-    """Optional features of a step.
-
-    Attributes:
-      audited: whether the workers agree on which examples they have used.
-      measured_workers: the most workers that tell each other their speed; 0 turns it off.
-      scales_rate: whether the learning rate is multiplied by `World.learning_rate_scale`.
-      skips_nonfinite: whether to assign nothing if a result of the step, or a new value of a
-        variable, is not finite.
-      together: the most micro-batches that are computed in one pass; None: any number.
-      timed: whether `World.clock` times the parts of some steps.
-      compression: how gradients travel between workers; see `partition/`.
-      batch_norm: what batch normalisation normalises over; see `RunOptions`.
-    """
-
-    audited: bool = False
-    measured_workers: int = 0
-    scales_rate: bool = False
-    skips_nonfinite: bool = False
-    together: int | None = 1
-    timed: bool = False
-    compression: str = NO_COMPRESSION
-    batch_norm: str = AUTO
-
-
-PLAIN = StepOptions()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -126,6 +96,8 @@ class TracedStep:
         self._name = "elastic_train" if self.train else "elastic_evaluate"
         self._runs_eagerly = bool(self.model.run_eagerly)
         self._draws_in_python = False
+        self._counts_on_size = False
+        """Whether the step could only be traced for batches of `num_rows`."""
         self._planned: dict[int, Planned] = {}
         """Plans for batches of unforeseen sizes, by an upper limit of their rows."""
 
@@ -138,24 +110,51 @@ class TracedStep:
         """
         before, generators = self.variables.present(self.model), state_of_python_generators()
         try:
-            with self._scaled_rate(), self._tracing():
-                found = capture(
-                    self._step_over_micro_batches,
-                    self._batch.spec,
-                    seed=self.seed + (not self.train),  # other random numbers than in training
-                    per_row=self._batch.per_row,
-                    draws_by_xla=bool(self.model.jit_compile),
-                )
+            found = self._capture(self._batch.flat_spec)
         except ElasticError:
             raise
         except Exception as error:  # a step that cannot be traced may raise anything
-            if not self._runs_eagerly:
+            if self._runs_eagerly:
+                says = first_sentence(error).rstrip(".")
+                raise ConfigurationError(plan.NOT_TRACED.format(says)) from error
+            known = self._captured_for_one_size() if self.has_one_size else None
+            if known is None:
                 raise
-            says = first_sentence(error).rstrip(".")
-            raise ConfigurationError(plan.NOT_TRACED.format(says)) from error
+            found, self._counts_on_size = known, True
         self.variables.check_nothing_new(self.model, before)
         self._draws_in_python = generators != state_of_python_generators()
         return found
+
+    def _capture(self, specs: Sequence[Any]) -> CapturedStep:
+        with self._scaled_rate(), self._tracing():
+            return capture(
+                self._step_over_micro_batches,
+                self._batch.pack(list(specs)),
+                seed=self.seed + (not self.train),  # other random numbers than in training
+                per_row=self._batch.per_row,
+                draws_by_xla=bool(self.model.jit_compile),
+            )
+
+    def _captured_for_one_size(self) -> CapturedStep | None:
+        """Traces the step as plain Keras does. Returns None if that fails, too."""
+        clear_losses(self.model)
+        try:
+            return self._capture(self._full_specs)
+        except Exception:  # the error of the trace for any size tells more
+            log.debug("the step cannot be traced for one size, either", exc_info=True)
+            return None
+
+    @property
+    def _full_specs(self) -> list[Any]:
+        """The specs of the tensors of a batch of `num_rows`."""
+        pairs = zip(self._batch.flat_spec, self._batch.per_row, strict=True)
+        return [structure.of_size(s, self.num_rows * n) if n else s for s, n in pairs]
+
+    @property
+    def _specs(self) -> list[Any]:
+        """The specs of the tensors for which the step was traced."""
+        counts = self.captured is not None and self._counts_on_size
+        return self._full_specs if counts else self._batch.flat_spec
 
     def _tracing(self) -> contextlib.AbstractContextManager[None]:
         """Returns a context in which the user's step is traced."""
@@ -206,8 +205,10 @@ class TracedStep:
     @property
     def warnings_for_several(self) -> tuple[str, ...]:
         """Texts that the user should read before the first step of a job with several workers."""
+        counts = not self._runs_eagerly and self.captured is not None and self._counts_on_size
         return plan.listed(
             [
+                [plan.COUNTS_ON_SIZE.format(self.num_rows)] if counts else [],
                 [plan.EAGERLY] if self._runs_eagerly else [],
                 plan.told_of_variables(self._not_sent) if self._runs_eagerly else [],
                 [plan.WITHOUT_XLA] if self.model.jit_compile else [],
@@ -239,6 +240,7 @@ class TracedStep:
         try:
             half = self.options.compression != NO_COMPRESSION
             step = captured or self.captured
+            whole = whole or self._counts_on_size
             found = analysed(step, num_rows, whole=whole, half_gradients=half)
         except NotPartitionedError as error:
             raise ConfigurationError(
@@ -277,7 +279,7 @@ class TracedStep:
         """
         if is_whole:
             return self._whole
-        if 1 < num_rows <= (self.analysis.most_rows or 0):
+        if self._counts_on_size or 1 < num_rows <= (self.analysis.most_rows or 0):
             return self.usual
         rows = 1 if num_rows == 1 else 2 ** num_rows.bit_length()
         if rows not in self._planned:
@@ -305,7 +307,7 @@ class TracedStep:
           ConfigurationError: the numbers differ.
         """
         rows = np.diff(self.bounds(batch, num_workers)).tolist()
-        problems = check_step(self.captured, self._flat(batch), rows)
+        problems = check_step(self.captured, self.analysis, self._flat(batch), rows)
         if problems:
             listed = "\n".join(f"  {text}" for text in problems[:MOST_PROBLEMS])
             raise ConfigurationError(

@@ -79,6 +79,13 @@ def batched(spec: Any) -> Any:
     return tf.TensorSpec(shape, spec.dtype)
 
 
+def of_size(spec: Any, entries: int) -> Any:
+    """Returns the spec of a dense tensor with a known first dimension; another spec as it is."""
+    if not isinstance(spec, tf.TensorSpec) or spec.shape.rank is None:
+        return spec
+    return tf.TensorSpec([entries, *spec.shape[1:]], spec.dtype)
+
+
 def check_sliceable(spec: Structure, name: str, *, of_examples: bool = False) -> None:
     """Raises `DataError` unless batches of this spec can be cut into the rows of workers.
 

@@ -26,7 +26,7 @@ from hvd_elastic_keras.step import partitioned_step
 from hvd_elastic_keras.step.deterministic_step import DeterministicStep
 from hvd_elastic_keras.step.partition.one_round import NotOneRoundError
 from hvd_elastic_keras.step.partitioned_step import PartitionedStep
-from hvd_elastic_keras.step.traced_step import StepOptions
+from hvd_elastic_keras.step.step_options import StepOptions
 from hvd_elastic_keras.step.world import World
 
 layers = keras.layers

@@ -25,7 +25,7 @@ from hvd_elastic_keras.step.partition import gradients
 from hvd_elastic_keras.step.partition.collectives import WorkerCollectives
 from hvd_elastic_keras.step.partition.gradients import parts_of
 from hvd_elastic_keras.step.partition.horovod_collectives import HorovodCollectives
-from hvd_elastic_keras.step.traced_step import StepOptions
+from hvd_elastic_keras.step.step_options import StepOptions
 from hvd_elastic_keras.worker.horovod_runtime import Communicator
 
 HALVES = {"fp16": tf.float16, "bf16": tf.bfloat16}

@@ -166,7 +166,7 @@ def test_a_worker_can_check_the_plan_for_several_by_itself(name: str) -> None:
     keras.utils.set_random_seed(1)
     captured, (batch, _), _ = captured_of(MODELS[name]())
     before = values_of(captured)
-    assert check_step(captured, tf.nest.flatten(batch), [7, 5]) == []
+    assert check_step(captured, analysed(captured, 12), tf.nest.flatten(batch), [7, 5]) == []
     for one, other in zip(values_of(captured).values(), before.values(), strict=True):
         np.testing.assert_array_equal(one, other, err_msg="nothing is assigned")
 
@@ -220,7 +220,7 @@ def test_a_wrong_rule_is_found_at_its_operation(kind: str, monkeypatch: pytest.M
     monkeypatch.setitem(rules.RULES, kind, rule)
     keras.utils.set_random_seed(1)
     captured, (batch, _), _ = captured_of(MODELS[name]())
-    problems = check_step(captured, tf.nest.flatten(batch), [4, 4, 4])
+    problems = check_step(captured, analysed(captured, 12), tf.nest.flatten(batch), [4, 4, 4])
     assert problems[0].startswith(kind) or f"{{{{node {kind}" in problems[0], problems
 
 
@@ -233,7 +233,7 @@ def test_rows_that_are_gathered_in_another_order_are_found(monkeypatch: pytest.M
 
     monkeypatch.setattr(PartialStep, "_gathered", backwards)
     captured, (batch, _), _ = captured_of(MODELS["the hardest half of the batch"]())
-    problems = check_step(captured, tf.nest.flatten(batch), [4, 4, 4])
+    problems = check_step(captured, analysed(captured, 12), tf.nest.flatten(batch), [4, 4, 4])
     assert problems[0].startswith("the rows of"), problems
 
 
