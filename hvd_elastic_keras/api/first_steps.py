@@ -130,7 +130,7 @@ def explained(
         f"The model fails on {what if smaller else 'batches of any size'}: "
         f"{type(error).__name__}: {first_sentence(error)} A layer, the loss or train_step {cause}. "
         "Take the number from the data, keras.ops.shape(x)[0] in place of a number or x.shape[0]"
-        f"{remedy if smaller else ''}."
+        f"{remedy if smaller and not unknown else ''}."
     )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 
 from hvd_elastic_keras.common.errors import DataError
+from hvd_elastic_keras.data.examples.structure import Layout
 from hvd_elastic_keras.data.input.fit_epochs import FitInput
 from hvd_elastic_keras.data.input.of_adapter import (
     FitReader,
@@ -87,7 +88,13 @@ class FitInputs:
         )
         evaluates = call.validation is not None
         first = source.first_batch()
-        model_building.build(call.model, source.batch_spec, first, evaluates=evaluates)
+        layout = Layout(source.batch_spec, source.per_row)
+        full = (
+            layout.pack(layout.of_size(source.global_batch_size)) if source.has_one_size else None
+        )
+        model_building.build(
+            call.model, source.batch_spec, first, full_spec=full, evaluates=evaluates
+        )
         has_batch_norm = over_micro_batches and model_building.has_batch_norm(call.model)
         source.cut_into(self.cut.of(source.global_batch_size, has_batch_norm))
         return source

@@ -83,6 +83,7 @@ class InferenceJob:
             model_building.check_compiled(self.model)
             model_building.build(self.model, self.pipeline.batch_spec)
         else:
+            model_building.check_any_batch_size(self.model)
             self.predictor = Predictor(self.model, Layout(self.pipeline.batch_spec))
             self.outputs = self._first_outputs(self.predictor)
         self.weights = manager.load_initial_weights(self.model, Path(spec.checkpoint), "checkpoint")

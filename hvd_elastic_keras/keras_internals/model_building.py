@@ -46,7 +46,6 @@ def check_compiled(model: Any) -> None:
             "The model is not compiled. Call model.compile(optimizer=..., loss=...), or define "
             "loss() and optimizer() in the model module."
         )
-    _check_batch_dimension(model)
 
 
 def _no_model(given: Any) -> str:
@@ -102,15 +101,19 @@ def num_batch_norms(model: keras.Model) -> int:
     return sum(isinstance(layer, kind) for layer in layers_of(model))
 
 
-def _check_batch_dimension(model: keras.Model) -> None:
+def has_fixed_batch_size(model: keras.Model) -> bool:
+    """Whether the model accepts batches of one size only, as stateful layers do."""
+    return any(i.shape[0] is not None for i in getattr(model, "inputs", None) or ())
+
+
+def check_any_batch_size(model: keras.Model) -> None:
     """Raises `ConfigurationError` if the model accepts batches of one size only."""
-    fixed = [i.shape for i in getattr(model, "inputs", None) or () if i.shape[0] is not None]
-    if fixed:
+    if has_fixed_batch_size(model):
+        shape = next(i.shape for i in model.inputs if i.shape[0] is not None)
         raise ConfigurationError(
-            f"The model has an input of shape {fixed[0]}, with a fixed batch size, expected one "
-            "that accepts any: workers compute smaller micro-batches. Use keras.Input(shape=...) "
-            "without a batch size. Layers that are stateful from batch to batch need one, and "
-            "cannot be trained by several workers."
+            f"The model has an input of shape {shape}, with a fixed batch size, expected one that "
+            "accepts any: workers predict for their own rows. Use keras.Input(shape=...) without a "
+            "batch size."
         )
 
 
@@ -132,7 +135,12 @@ def weighs_losses_by_size(model: keras.Model) -> bool:
 
 
 def build(
-    model: keras.Model, batch_spec: Any, batch: Any = None, *, evaluates: bool = False
+    model: keras.Model,
+    batch_spec: Any,
+    batch: Any = None,
+    *,
+    full_spec: Any = None,
+    evaluates: bool = False,
 ) -> None:
     """Creates all variables of model, metrics and optimizers.
 
@@ -144,14 +152,37 @@ def build(
       batch_spec: specs of a batch of any size; None where batches have nothing.
       batch: examples, for models that cannot be built without any. None: the model is built to be
         called, too, whatever its step does.
+      full_spec: specs of a batch if all batches are of the same size, as plain Keras then traces
+        the step. They are used if the model is not built for batches of any size.
       evaluates: whether the model will be evaluated.
 
     Raises:
       DataError: the model does not accept such examples.
       Exception: code of the user has raised it.
     """
+    evaluates = evaluates and batch is not None
+    if has_fixed_batch_size(model):
+        batch_spec = _of_fixed_size(model, batch_spec)
     with early_optimizers.built_early(model):
-        _build(model, batch_spec, batch, evaluates=evaluates and batch is not None)
+        try:
+            _build(model, batch_spec, batch, evaluates=evaluates)
+        except Exception:
+            if full_spec is not None:
+                with contextlib.suppress(Exception):  # the first error tells more
+                    _build(model, full_spec, batch, evaluates=evaluates)
+                    return
+            raise
+
+
+def _of_fixed_size(model: keras.Model, batch_spec: Any) -> Any:
+    """Returns the specs of a batch of the size that a model accepts."""
+    size = next(i.shape[0] for i in model.inputs if i.shape[0] is not None)
+
+    def fixed(spec: Any) -> Any:
+        is_open = isinstance(spec, tf.TensorSpec) and spec.shape.rank and spec.shape[0] is None
+        return tf.TensorSpec([size, *spec.shape[1:]], spec.dtype) if is_open else spec
+
+    return tf.nest.map_structure(fixed, batch_spec)
 
 
 def _build(model: keras.Model, batch_spec: Any, batch: Any, *, evaluates: bool) -> None:

@@ -65,19 +65,23 @@ def warm_up(
                     has_others=has_others,
                     begins_alone=begins_alone,
                 )
-                _with_few_rows(phase, warm)
+                _with_few_rows(phase, warm, is_whole=phase.step.computes_whole)
 
 
-def _with_few_rows(phase: PhaseRunner, warm: Callable[[LocalBatch], None]) -> None:
+def _with_few_rows(
+    phase: PhaseRunner, warm: Callable[[LocalBatch], None], *, is_whole: bool
+) -> None:
     """Calls a function with the first micro-batch, or the first two if they have one row each.
 
-    If a step does not take these rows, it may count on the size of its batches, as
+    If `is_whole`, it is called with the whole batch. If a step does not take these rows, it may count on the size of its batches, as
     `tf.reshape(x, (32, 8))` does. Then the function is called with the whole batch. If the workers
     do not share a batch, it has a single micro-batch, the whole batch.
     """
     count = phase.input.num_micro_batches
     size = structure.num_examples(phase.input.first_batch())
-    few = min(count, 2 if size <= count else 1)  # batches of one row have a graph of their own
+    few = (
+        count if is_whole else min(count, 2 if size <= count else 1)
+    )  # batches of one row have a graph of their own
     try:
         warm(_as_whole_batch(first_rows(phase, few)))
     except tf.errors.InvalidArgumentError:

@@ -209,7 +209,7 @@ class PartitionedStep(SharedStep):
         # Other steps of the same epoch may be taken in the graph of any size.
         if not (is_worth_it and self.has_one_size) or weighs_losses_by_size(self.model):
             return self._own_graph
-        return self._traced_alone(self._full_specs)
+        return self._traced_alone(self._batch.of_size(self.num_rows))
 
     def _traced_alone(self, specs: Sequence[Any]) -> Callable[..., Any]:
         function = tf.function(

@@ -20,7 +20,11 @@ from hvd_elastic_keras.data.examples.structure import Layout
 from hvd_elastic_keras.data.input.interfaces import LocalBatch
 from hvd_elastic_keras.keras_internals.build_by_trace import clear_losses
 from hvd_elastic_keras.keras_internals.learning_rate import scaled
-from hvd_elastic_keras.keras_internals.model_building import first_sentence, has_batch_norm
+from hvd_elastic_keras.keras_internals.model_building import (
+    first_sentence,
+    has_batch_norm,
+    has_fixed_batch_size,
+)
 from hvd_elastic_keras.keras_internals.model_variables import (
     ModelVariables,
     can_be_sent,
@@ -96,7 +100,7 @@ class TracedStep:
         self._name = "elastic_train" if self.train else "elastic_evaluate"
         self._runs_eagerly = bool(self.model.run_eagerly)
         self._draws_in_python = False
-        self._counts_on_size = False
+        self._has_one_trace = False
         """Whether the step could only be traced for batches of `num_rows`."""
         self._planned: dict[int, Planned] = {}
         """Plans for batches of unforeseen sizes, by an upper limit of their rows."""
@@ -120,7 +124,7 @@ class TracedStep:
             known = self._captured_for_one_size() if self.has_one_size else None
             if known is None:
                 raise
-            found, self._counts_on_size = known, True
+            found, self._has_one_trace = known, True
         self.variables.check_nothing_new(self.model, before)
         self._draws_in_python = generators != state_of_python_generators()
         return found
@@ -139,22 +143,21 @@ class TracedStep:
         """Traces the step as plain Keras does. Returns None if that fails, too."""
         clear_losses(self.model)
         try:
-            return self._capture(self._full_specs)
+            return self._capture(self._batch.of_size(self.num_rows))
         except Exception:  # the error of the trace for any size tells more
             log.debug("the step cannot be traced for one size, either", exc_info=True)
             return None
 
     @property
-    def _full_specs(self) -> list[Any]:
-        """The specs of the tensors of a batch of `num_rows`."""
-        pairs = zip(self._batch.flat_spec, self._batch.per_row, strict=True)
-        return [structure.of_size(s, self.num_rows * n) if n else s for s, n in pairs]
-
-    @property
     def _specs(self) -> list[Any]:
         """The specs of the tensors for which the step was traced."""
-        counts = self.captured is not None and self._counts_on_size
-        return self._full_specs if counts else self._batch.flat_spec
+        has_one = self.computes_whole and self._has_one_trace
+        return self._batch.of_size(self.num_rows) if has_one else self._batch.flat_spec
+
+    @functools.cached_property
+    def computes_whole(self) -> bool:
+        """Whether each worker computes whole batches, since the step takes no parts of them."""
+        return has_fixed_batch_size(self.model) or bool(self.captured and self._has_one_trace)
 
     def _tracing(self) -> contextlib.AbstractContextManager[None]:
         """Returns a context in which the user's step is traced."""
@@ -205,10 +208,10 @@ class TracedStep:
     @property
     def warnings_for_several(self) -> tuple[str, ...]:
         """Texts that the user should read before the first step of a job with several workers."""
-        counts = not self._runs_eagerly and self.captured is not None and self._counts_on_size
+        whole = not self._runs_eagerly and self.computes_whole
         return plan.listed(
             [
-                [plan.COUNTS_ON_SIZE.format(self.num_rows)] if counts else [],
+                [plan.COMPUTES_WHOLE.format(self.num_rows)] if whole else [],
                 [plan.EAGERLY] if self._runs_eagerly else [],
                 plan.told_of_variables(self._not_sent) if self._runs_eagerly else [],
                 [plan.WITHOUT_XLA] if self.model.jit_compile else [],
@@ -240,7 +243,7 @@ class TracedStep:
         try:
             half = self.options.compression != NO_COMPRESSION
             step = captured or self.captured
-            whole = whole or self._counts_on_size
+            whole = whole or self.computes_whole
             found = analysed(step, num_rows, whole=whole, half_gradients=half)
         except NotPartitionedError as error:
             raise ConfigurationError(
@@ -279,7 +282,12 @@ class TracedStep:
         """
         if is_whole:
             return self._whole
-        if self._counts_on_size or 1 < num_rows <= (self.analysis.most_rows or 0):
+        if self._has_one_trace and num_rows != self.num_rows:
+            raise ConfigurationError(
+                f"A batch has {num_rows} examples, but the step counts on {self.num_rows} "
+                "(x.shape[0], or a number in its code)."
+            )
+        if self.computes_whole or 1 < num_rows <= (self.analysis.most_rows or 0):
             return self.usual
         rows = 1 if num_rows == 1 else 2 ** num_rows.bit_length()
         if rows not in self._planned:

@@ -41,6 +41,15 @@ class Layout:
         self.flat_spec = [leaves[i] for i in self._filled]
         self.per_row = tuple(per_row or (1,) * len(self._filled))
 
+    def of_size(self, num_rows: int) -> list[Any]:
+        """Returns `flat_spec` for batches of a known number of rows, where tensors are dense."""
+        return [
+            tf.TensorSpec([num_rows * entries, *spec.shape[1:]], spec.dtype)
+            if entries and isinstance(spec, tf.TensorSpec) and spec.shape.rank is not None
+            else spec
+            for spec, entries in zip(self.flat_spec, self.per_row, strict=True)
+        ]
+
     def flatten(self, batch: Structure) -> list[tf.Tensor]:
         """Returns the tensors of a batch, in the order of `flat_spec`."""
         leaves = tf.nest.flatten(batch)
@@ -77,13 +86,6 @@ def batched(spec: Any) -> Any:
     if isinstance(spec, tf.RaggedTensorSpec):
         return tf.RaggedTensorSpec(shape, spec.dtype, spec.ragged_rank, spec.row_splits_dtype)
     return tf.TensorSpec(shape, spec.dtype)
-
-
-def of_size(spec: Any, entries: int) -> Any:
-    """Returns the spec of a dense tensor with a known first dimension; another spec as it is."""
-    if not isinstance(spec, tf.TensorSpec) or spec.shape.rank is None:
-        return spec
-    return tf.TensorSpec([entries, *spec.shape[1:]], spec.dtype)
 
 
 def check_sliceable(spec: Structure, name: str, *, of_examples: bool = False) -> None:

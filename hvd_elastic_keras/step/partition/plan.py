@@ -25,10 +25,11 @@ EAGERLY = (
     "run_eagerly was given: one worker runs the step eagerly; several compile it, and do not call "
     "its Python code in each step."
 )
-COUNTS_ON_SIZE = (
-    "This model counts on batches of {} examples (x.shape[0], or a number in its code): each worker "
-    "computes whole batches, and more workers are not faster. To let workers share the batches, "
-    "take the number from the data: keras.ops.shape(x)[0]."
+COMPUTES_WHOLE = (
+    "This model counts on batches of {} examples (a fixed batch size of an input, or x.shape[0]): "
+    "each worker computes whole batches, and more workers are not faster. To let workers share "
+    "the batches, give inputs no batch size, and take the number of examples from the data: "
+    "keras.ops.shape(x)[0]."
 )
 WITHOUT_XLA = (
     "jit_compile is on: one worker compiles the step with XLA; several take it without, since XLA "
