@@ -73,9 +73,10 @@ def _with_few_rows(
 ) -> None:
     """Calls a function with the first micro-batch, or the first two if they have one row each.
 
-    If `is_whole`, it is called with the whole batch. If a step does not take these rows, it may count on the size of its batches, as
-    `tf.reshape(x, (32, 8))` does. Then the function is called with the whole batch. If the workers
-    do not share a batch, it has a single micro-batch, the whole batch.
+    If `is_whole`, it is called with the whole batch. If a step does not take these rows, it may
+    count on the size of its batches, as `tf.reshape(x, (32, 8))` does. Then the function is called
+    with the whole batch. If the workers do not share a batch, it has a single micro-batch, the
+    whole batch.
     """
     count = phase.input.num_micro_batches
     size = structure.num_examples(phase.input.first_batch())

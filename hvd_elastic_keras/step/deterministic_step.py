@@ -29,9 +29,9 @@ from hvd_elastic_keras.step.partition.one_round import (
     needs_rows,
     results_of,
 )
+from hvd_elastic_keras.step.partition.plan import Planned
 from hvd_elastic_keras.step.partitioned_step import PartitionedStep
 from hvd_elastic_keras.step.pieces import PieceGraph, given_by_pieces
-from hvd_elastic_keras.step.traced_step import Planned
 from hvd_elastic_keras.step.tree_sum import Nodes, TreeSum, sum_of_nodes
 from hvd_elastic_keras.step.worker_rows import Place
 

@@ -29,6 +29,7 @@ from hvd_elastic_keras.keras_internals.traced_graphs import LOOPS, directly
 from hvd_elastic_keras.observe.notices import notices
 from hvd_elastic_keras.step.late_step import Arrive, LateStep
 from hvd_elastic_keras.step.partition.one_round import NotOneRoundError
+from hvd_elastic_keras.step.partition.plan import Planned
 from hvd_elastic_keras.step.shared_step import SharedStep
 from hvd_elastic_keras.step.step_result import (
     SKIP_MESSAGE,
@@ -38,7 +39,6 @@ from hvd_elastic_keras.step.step_result import (
     python_logs,
     result_of,
 )
-from hvd_elastic_keras.step.traced_step import Planned
 
 NOT_IN_PIECES = (
     "warning: the step needs all rows of a worker at once, so that micro-batches are not computed "

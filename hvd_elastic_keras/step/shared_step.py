@@ -23,10 +23,11 @@ from hvd_elastic_keras.step.partition.one_round import (
     PartsNotSeparableError,
     needs_rows,
 )
+from hvd_elastic_keras.step.partition.plan import Planned
 from hvd_elastic_keras.step.partition.planning.liveness import without_rows
 from hvd_elastic_keras.step.pieces import PieceGraph, TogetherLimit, given_by_pieces
 from hvd_elastic_keras.step.step_result import SKIP_MESSAGE, StepTail, there
-from hvd_elastic_keras.step.traced_step import Planned, TracedStep
+from hvd_elastic_keras.step.traced_step import TracedStep
 from hvd_elastic_keras.step.worker_rows import Place, at_least_one, one_row
 
 

@@ -35,7 +35,7 @@ from hvd_elastic_keras.settings.options import BATCH, NO_COMPRESSION
 from hvd_elastic_keras.step.check_step import check_step
 from hvd_elastic_keras.step.partition import plan
 from hvd_elastic_keras.step.partition.captured_step import CapturedStep, capture
-from hvd_elastic_keras.step.partition.plan import Analysis
+from hvd_elastic_keras.step.partition.plan import Analysis, Planned
 from hvd_elastic_keras.step.partition.planning.analysis import analysed
 from hvd_elastic_keras.step.partition.planning.decide import NotPartitionedError
 from hvd_elastic_keras.step.partition.stateful_draws import state_of_python_generators
@@ -45,20 +45,6 @@ from hvd_elastic_keras.step.world import World
 
 log = logging.getLogger(__name__)
 MOST_PROBLEMS = 10
-
-
-@dataclasses.dataclass(frozen=True)
-class Planned:
-    """A plan by which several workers take batches of some form.
-
-    Attributes:
-      name: beginning of the names of its collectives.
-      per_row: for each tensor, how many entries of the first axis belong to each row.
-    """
-
-    name: str
-    analysis: Analysis
-    per_row: Sequence[int]
 
 
 @dataclasses.dataclass(eq=False)
@@ -157,7 +143,9 @@ class TracedStep:
     @functools.cached_property
     def computes_whole(self) -> bool:
         """Whether each worker computes whole batches, since the step takes no parts of them."""
-        return has_fixed_batch_size(self.model) or bool(self.captured and self._has_one_trace)
+        if has_fixed_batch_size(self.model):
+            return True
+        return not self._runs_eagerly and bool(self.captured) and self._has_one_trace
 
     def _tracing(self) -> contextlib.AbstractContextManager[None]:
         """Returns a context in which the user's step is traced."""
@@ -208,10 +196,9 @@ class TracedStep:
     @property
     def warnings_for_several(self) -> tuple[str, ...]:
         """Texts that the user should read before the first step of a job with several workers."""
-        whole = not self._runs_eagerly and self.computes_whole
         return plan.listed(
             [
-                [plan.COMPUTES_WHOLE.format(self.num_rows)] if whole else [],
+                [plan.COMPUTES_WHOLE.format(self.num_rows)] if self.computes_whole else [],
                 [plan.EAGERLY] if self._runs_eagerly else [],
                 plan.told_of_variables(self._not_sent) if self._runs_eagerly else [],
                 [plan.WITHOUT_XLA] if self.model.jit_compile else [],

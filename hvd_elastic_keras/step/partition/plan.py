@@ -196,6 +196,20 @@ class Names:
         return {self.of(t.name) for t in (*op.outputs, *handles)}
 
 
+@dataclasses.dataclass(frozen=True)
+class Planned:
+    """A plan by which several workers take batches of some form.
+
+    Attributes:
+      name: beginning of the names of its collectives.
+      per_row: for each tensor, how many entries of the first axis belong to each row.
+    """
+
+    name: str
+    analysis: Analysis
+    per_row: Sequence[int]
+
+
 def told_of_draws(names: Sequence[str], *, in_python: bool) -> list[str]:
     """Returns messages about random numbers that differ from plain `fit`.
 

@@ -9,7 +9,6 @@ import numpy as np
 
 from tests.harness.keras_models.case import (
     LABELS,
-    REFUSED,
     SERIES,
     SIZE,
     TARGETS,
@@ -213,7 +212,5 @@ CASES = {
     "a stateful layer": Case(
         stateful,
         lambda: {"x": SERIES, "y": LABELS, "batch_size": SIZE // 4, "shuffle": False},
-        REFUSED,
-        told="fixed batch size",
     ),
 }

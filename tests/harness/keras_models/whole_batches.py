@@ -13,7 +13,9 @@ from tests.harness.keras_models.case import (
     Case,
     X,
     arrays,
+    compiled,
     sgd,
+    validated,
 )
 from tests.harness.keras_models.train_steps import Step, small_network, subclassed
 
@@ -199,6 +201,47 @@ def adversaries() -> keras.Model:
     return model
 
 
+class OfKnownSize(OfPairs):
+    """Compares all pairs of a batch, whose size the code takes from the static shape."""
+
+    def loss_of(self, x: Any, y: Any) -> Any:
+        """Returns the mean product of different examples of a batch."""
+        size = x.shape[0]
+        embedded = unit(self(x))
+        products = (embedded @ ops.transpose(embedded)) * (1 - ops.eye(size))
+        return ops.sum(products**2) / (size * (size - 1))
+
+
+class PairsInside(layers.Layer):
+    """Adds to each example its distances to the others; counts them by the static shape."""
+
+    def call(self, x: Any) -> Any:
+        """Returns the examples and the means of their distances."""
+        size = x.shape[0]
+        distances = ops.sum((x[:, None] - x[None]) ** 2, -1) * (1 - ops.eye(size))
+        return ops.concatenate([x, ops.reshape(ops.mean(distances, 1), (size, 1))], 1)
+
+
+class OfPairsInside(keras.Model):
+    """A model whose `call` counts on the size of a batch."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = [layers.Dense(4), PairsInside(), layers.BatchNormalization(), layers.Dense(3)]
+
+    def call(self, x: Any) -> Any:
+        """Returns logits."""
+        for layer in self.inner:
+            x = layer(x)
+        return x
+
+
+def of_one_size() -> Arguments:
+    """Returns batches that all have 11 examples, and says so to Keras."""
+    data = tf.data.Dataset.from_tensor_slices((X, LABELS)).batch(11, drop_remainder=True)
+    return {"x": data, "validation_data": data}
+
+
 def across(kind: type[keras.Model]) -> Case:
     """Returns a case whose loss needs all examples of a batch at once."""
     return Case(
@@ -213,6 +256,15 @@ CASES = {
     "two towers with negatives from the batch": across(DualEncoder),
     "features without correlation in the batch": across(Decorrelated),
     "examples mixed with others in a random order": across(ShuffledExamples),
+    "the size of a batch in a train_step": Case(
+        lambda: subclassed(OfKnownSize, loss=None, metrics=None),
+        lambda: {"x": of_one_size()["x"]},
+    ),
+    "the size of a batch in a layer": Case(lambda: compiled(OfPairsInside()), of_one_size),
+    "a fixed batch size of an input, and a last batch of another size": Case(
+        lambda: compiled(keras.Sequential([keras.Input(batch_shape=(16, 6)), small_network(3)])),
+        validated(),
+    ),
     "two adversaries with an optimizer each": Case(adversaries, arrays(X, None)),
     "two steps per batch": Case(
         lambda: subclassed(

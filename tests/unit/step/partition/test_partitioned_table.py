@@ -32,7 +32,9 @@ DRAWS = {
 """Random numbers from a state that no other worker has: they follow from the number of the step."""
 STEP = 7
 LEFT_OUT = {
-    "a stateful layer": "has a fixed batch size",
+    "a stateful layer": "is computed whole",
+    "the size of a batch in a train_step": "is computed whole",
+    "the size of a batch in a layer": "is computed whole",
     "the weight of a sum stands in a list, one for each step": "runs eagerly",
 }
 TOLERANCES = {"half precision": 5e-3, "brain floats": 3e-2, "metrics of regression": 1e-4}
