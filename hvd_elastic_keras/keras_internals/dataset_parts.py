@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Container, Iterator, Sequence
 from typing import Any
 
@@ -195,6 +196,20 @@ def pads_batches(part: tf.data.Dataset) -> bool:
     return "PaddedBatch" in type(part).__name__
 
 
+def lets_maps_pass(part: tf.data.Dataset) -> bool:
+    """Whether a part does not look at elements: a map below it may as well be above it."""
+    kind = type(part).__name__.strip("_").removesuffix("Dataset")
+    known = kind in ("Repeat", "Take", "Skip", "AssertCardinality", "Zip")
+    return known or is_shuffle(part) or passes_elements_on(part) or batch_of(part) is not None
+
+
+def method_of(part: tf.data.Dataset) -> str:
+    """Returns the name of the method of `tf.data.Dataset` that has made a part."""
+    kind = type(part).__name__.strip("_").removesuffix("V2").removesuffix("Dataset")
+    words = re.findall("[A-Z][a-z]*", kind.removeprefix("Parallel"))
+    return "_".join(words).lower()
+
+
 def only_chooses(part: tf.data.Dataset) -> bool:
     """Whether each element of a part is an element of its input."""
     kind = type(part).__name__.strip("_").removesuffix("Dataset")
@@ -205,19 +220,23 @@ class Remade(dataset_ops._VariantDataset):  # type: ignore[misc]
     """A dataset that takes the place of a user's dataset, whose seed generators it uses.
 
     Args:
-      below: the dataset it is made of; None if it takes the place of all parts of `of`.
+      below: the datasets it is made of; none if it takes the place of all parts of `of`.
       of: the user's dataset.
     """
 
     def __init__(
-        self, variant: Any, element_spec: Any, below: tf.data.Dataset | None, of: tf.data.Dataset
+        self,
+        variant: Any,
+        element_spec: Any,
+        below: Sequence[tf.data.Dataset],
+        of: tf.data.Dataset,
     ) -> None:
         self._below = below
         self._of = of
         super().__init__(variant, element_spec)
 
     def _inputs(self) -> list[tf.data.Dataset]:
-        return [] if self._below is None else [self._below]
+        return list(self._below)
 
 
 def is_shuffle(part: tf.data.Dataset) -> bool:

@@ -5,7 +5,7 @@ The seeds of their shuffles come from the generators of the user's own dataset.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -36,6 +36,14 @@ from hvd_elastic_keras.keras_internals.traced_graphs import nodes_of
 LOWERED = "_lower_using_switch_merge"
 """The attribute of branches and loops that TensorFlow replaces by `OF_LOWERED`."""
 OF_LOWERED = ("Switch", "Merge", "Enter", "Exit", "NextIteration")
+WITHOUT_STATE = frozenset(
+    (
+        *("Concatenate", "DirectedInterleave", "FlatMap", "GroupByWindow", "IgnoreErrors"),
+        *("Rebatch", "Scan", "Shard", "TakeWhile", "Unbatch", "Unique", "Window"),
+    )
+)
+"""Kinds of datasets that depend on their inputs and arguments only. They are made again from their
+nodes in the serialized dataset."""
 MOST_SERIALIZED_BYTES = 2**28
 """A dataset with more bytes of tensors than this is not serialized."""
 
@@ -84,12 +92,27 @@ def chosen_like(part: tf.data.Dataset, other: tf.data.Dataset) -> tf.data.Datase
     return None
 
 
-def remade(part: tf.data.Dataset, other: tf.data.Dataset) -> tf.data.Dataset | None:
-    """Does with another dataset, of elements of the same kind, what a part does with its input.
+def remade_of(part: tf.data.Dataset, others: Sequence[tf.data.Dataset]) -> tf.data.Dataset | None:
+    """Does with other datasets, of elements of the same kind, what a part does with its inputs.
 
     Returns:
       The dataset; None if the part cannot be made again.
     """
+    kind = type(part).__name__.strip("_").removesuffix("Dataset")
+    if kind == "Restructured":  # the same tensors in another structure
+        return Remade(others[0]._variant_tensor, part.element_spec, others, part)
+    if kind not in WITHOUT_STATE:
+        return _remade(part, others[0]) if len(others) == 1 else None
+    graph = _serialized(part)
+    if graph is None:
+        return None
+    root = _without_end(graph)
+    (inputs,) = (node.input[: len(others)] for node in graph.node if node.name == root)
+    variants = [other._variant_tensor for other in others]
+    return Remade(_imported(graph, root, inputs, variants), part.element_spec, others, part)
+
+
+def _remade(part: tf.data.Dataset, other: tf.data.Dataset) -> tf.data.Dataset | None:
     if passes_elements_on(part):
         return other.prefetch(tf.data.AUTOTUNE)
     if batch := batch_of(part):
@@ -139,7 +162,7 @@ def shuffled_like(part: tf.data.Dataset, other: tf.data.Dataset) -> tf.data.Data
         reshuffle_each_iteration=reshuffles(part),
         **other._flat_structure,
     )
-    return Remade(variant, other.element_spec, other, part)
+    return Remade(variant, other.element_spec, [other], part)
 
 
 def in_order(dataset: tf.data.Dataset) -> tf.data.Dataset | None:
@@ -166,10 +189,7 @@ def in_order(dataset: tf.data.Dataset) -> tf.data.Dataset | None:
         return dataset
     for node in free:
         node.attr["deterministic"].s = b"true"
-    root = _root_of(graph)
-    (end,) = (node for node in graph.node if node.op == "_Retval")
-    graph.node.remove(end)
-    return Remade(_imported(graph, root), dataset.element_spec, None, dataset)
+    return Remade(_imported(graph, _without_end(graph)), dataset.element_spec, (), dataset)
 
 
 def _may_leave_order(part: tf.data.Dataset) -> bool:
@@ -195,15 +215,31 @@ def _root_of(graph: Any) -> str:
     return str(end.input[0])
 
 
-def _imported(graph: Any, name: str) -> tf.Tensor:
-    """Returns the value of a node of a serialized graph, also of a resource."""
+def _without_end(graph: Any) -> str:
+    """Removes the node that returns the dataset; returns the name of the one that makes it."""
+    root = _root_of(graph)
+    (end,) = (node for node in graph.node if node.op == "_Retval")
+    graph.node.remove(end)
+    return root
 
-    def value() -> tf.Tensor:
-        (found,) = tf.graph_util.import_graph_def(graph, return_elements=[f"{name}:0"])
+
+def _imported(
+    graph: Any, name: str, inputs: Sequence[str] = (), given: Sequence[tf.Tensor] = ()
+) -> tf.Tensor:
+    """Returns the value of a node of a serialized graph, also of a resource.
+
+    Args:
+      inputs: the names of nodes in whose place tensors are `given`.
+    """
+
+    def value(*tensors: tf.Tensor) -> tf.Tensor:
+        instead = {f"{node}:0": tensor for node, tensor in zip(inputs, tensors, strict=True)}
+        (found,) = tf.graph_util.import_graph_def(graph, instead, return_elements=[f"{name}:0"])
         return found
 
     # Called as a concrete function, which TensorFlow does not suspect of being traced too often.
-    return tf.function(value, autograph=False).get_concrete_function()()
+    specs = [tf.TensorSpec.from_tensor(tensor) for tensor in given]
+    return tf.function(value, autograph=False).get_concrete_function(*specs)(*given)
 
 
 def _bytes_below(part: tf.data.Dataset) -> int:

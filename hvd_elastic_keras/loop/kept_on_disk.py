@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import logging
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 
@@ -33,6 +34,8 @@ RAISED = "raised"
 """Directory, beside the checkpoints, for the state in which an error has ended a training."""
 CAUGHT = "caught"
 """File in it: the script has caught the error, and has trained again."""
+NOT_BUILT = "has not yet been built"
+"""Part of the messages of Keras about models that it cannot save."""
 LEAST_COPIED_BYTES = 2**16
 """Size from which on a checkpoint copies a variable before the next step."""
 
@@ -239,7 +242,8 @@ def save_model(
     """
     name, name_of_weights = names
     try:
-        with one_writer.direct(), weights_on_disk():
+        with one_writer.direct(), weights_on_disk(), warnings.catch_warnings():
+            warnings.filterwarnings("ignore", f".*{NOT_BUILT}")  # the script saves nothing here
             files.write_atomically(directory / name, model.save)
         return directory / name
     except Exception as error:  # user code describes the model, and may raise anything
@@ -250,7 +254,9 @@ def save_model(
             files.write_atomically(directory / name_of_weights, model.save_weights)
         where = f"weights are in {name_of_weights}"
     except Exception as error:
-        written, where = None, f"weights are in the checkpoints only ({in_one_line(error)})"
+        # Keras saves no model without `call`, such as a GAN; the first error says so.
+        also = "" if NOT_BUILT in str(error) else f" ({in_one_line(error)})"
+        written, where = None, f"weights are in the checkpoints only{also}"
     show(f"warning: {name} could not be saved, its {where}: {why}\n")
     return written
 

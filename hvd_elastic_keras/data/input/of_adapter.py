@@ -256,6 +256,7 @@ def _tell_of_unknown_length(dataset: tf.data.Dataset, reader: FitReader) -> None
     seen_by = []
     if reader.reader is Reader.TRAINING and reader.epochs > 1:
         seen_by += ["the bias correction of Adam", "learning rate schedules"]
+        seen_by += ["the random numbers of layers such as Dropout"]
     shape = getattr(tf.nest.flatten(dataset.element_spec)[0], "shape", tf.TensorShape(None))
     if shape.rank and shape[0] is not None:
         # With `drop_remainder=True` a graph has the size of a batch as a constant.

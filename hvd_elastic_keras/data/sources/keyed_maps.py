@@ -45,14 +45,12 @@ class KeyedMaps:
         elif (zipped := dataset_parts.zipped(dataset)) is not None:
             parts = [self.of(part, number) for part in tf.nest.flatten(zipped)]
             made = tf.data.Dataset.zip(tf.nest.pack_sequence_as(zipped, parts))
-        elif len(dataset._inputs()) != 1:
-            made = None
-        else:
+        elif dataset_parts.is_map(dataset):
             below = self.of(dataset_parts.input_of(dataset), number)
-            if dataset_parts.is_map(dataset):
-                made = self._mapped(dataset, below, number)
-            else:
-                made = dataset_remaking.remade(dataset, below)
+            made = self._mapped(dataset, below, number)
+        else:
+            parts = [self.of(part, number) for part in dataset._inputs()]
+            made = dataset_remaking.remade_of(dataset, parts)
         if made is None:
             raise ReadWholeError
         return made

@@ -43,13 +43,13 @@ def check_random_functions(part: tf.data.Dataset, name: str) -> None:
       part: the part that one call of `map`, `interleave` and so on has added to a dataset.
       name: name of the data, for messages.
     """
-    parallel = is_parallel(part)
+    parallel, method = is_parallel(part), dataset_parts.method_of(part)
     for function in functions_of(part):
         graph = function.function.graph
         nodes = nodes_of(graph)
         if has_lasting_state(graph, nodes):
             raise DataError(
-                f"{name} is a tf.data.Dataset with {_method(part)}(...) whose function draws from "
+                f"{name} is a tf.data.Dataset with {method}(...) whose function draws from "
                 "a keras.random.SeedGenerator or tf.random.Generator, as Keras's random layers do. "
                 "Their state goes on from one pass over the data to the next, so that a worker "
                 "that joins later draws other numbers. Put such layers into the model, or "
@@ -59,14 +59,14 @@ def check_random_functions(part: tf.data.Dataset, name: str) -> None:
         for node in drawing:
             if not (node.attr["seed"].i or node.attr["seed2"].i):
                 raise DataError(
-                    f"{name} is a tf.data.Dataset with {_method(part)}(...) whose function draws "
+                    f"{name} is a tf.data.Dataset with {method}(...) whose function draws "
                     f"random numbers ({node.op}) without any seed, so that they differ from worker "
                     "to worker. Call keras.utils.set_random_seed(1) before the dataset is made, or "
                     f"{STATELESS}."
                 )
         if drawing and parallel:
             raise DataError(
-                f"{name} is a tf.data.Dataset with {_method(part)}(..., num_parallel_calls=...) "
+                f"{name} is a tf.data.Dataset with {method}(..., num_parallel_calls=...) "
                 f"whose function draws random numbers ({drawing[0].op}). Parallel calls take them "
                 "in the order in which they happen to run, so that examples differ from worker to "
                 "worker although all is seeded; deterministic=True keeps the order of the results "
@@ -92,9 +92,3 @@ def is_parallel(part: tf.data.Dataset) -> bool:
     if is_op_determinism_enabled():
         return False  # tf.data then runs the calls one after the other
     return dataset_parts.is_parallel(part)
-
-
-def _method(part: tf.data.Dataset) -> str:
-    """Returns the name of the method of `tf.data.Dataset` that has made a part."""
-    kind = type(part).__name__.strip("_").removesuffix("V2").removesuffix("Dataset")
-    return {"FlatMap": "flat_map"}.get(kind, kind.removeprefix("Parallel").lower())

@@ -223,21 +223,28 @@ def _split_batch(
     )
 
 
-def _left(dataset: tf.data.Dataset) -> str:
+def _left(dataset: tf.data.Dataset, above: str = "") -> str:
     """Returns the last map that is left in a dataset, and why; empty if there is none.
 
     Maps below a `cache` do not count: they are called in the first pass only.
+
+    Args:
+      above: the operation above the dataset that maps are not moved across.
     """
     if dataset_parts.is_cache(dataset):
         return ""
     if not dataset_parts.is_map(dataset):
-        return next(filter(None, map(_left, dataset._inputs())), "")
+        if not dataset_parts.lets_maps_pass(dataset):
+            above = dataset_parts.method_of(dataset)
+        return next(filter(None, (_left(part, above) for part in dataset._inputs())), "")
     reason = reason_to_stay(dataset)
     if not reason and not _is_dense(dataset_parts.input_of(dataset).element_spec):
         reason = "takes ragged or sparse tensors"
     if not reason and not _has_one_shape(dataset.element_spec):
         reason = "gives elements of different shapes"
-    return f"map(...) {reason or 'stands below an operation that looks at elements'}"
+    if not reason:
+        reason = f"stands below {above}(...)" if above else "cannot be moved to the end"
+    return f"map(...) {reason}"
 
 
 def _split_elements(dataset: tf.data.Dataset, seed: int) -> _Elements:

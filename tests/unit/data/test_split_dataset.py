@@ -176,7 +176,13 @@ WHOLE: dict[str, tuple[Make, str]] = {
     "a map below a cache": (lambda: numbers().map(lambda x: x + 1).cache().batch(4), ""),
     "a map below a filter": (
         lambda: numbers().map(lambda x: x + 1).filter(lambda x: x > 3).batch(4),
-        "below an operation that looks at elements",
+        "stands below filter(...)",
+    ),
+    "a map below a choice between datasets": (
+        lambda: tf.data.Dataset.sample_from_datasets(
+            [numbers().map(lambda x: x + 1), numbers()], seed=3
+        ).batch(4),
+        "stands below directed_interleave(...)",
     ),
     "rows of different lengths": (
         lambda: numbers().map(lambda x: tf.range(x % 2 + 1)).padded_batch(4),
@@ -217,6 +223,11 @@ WHOLE: dict[str, tuple[Make, str]] = {
 }
 
 
+def drawing() -> tf.data.Dataset:
+    """Returns numbers of a parallel map that draws."""
+    return numbers().map(lambda x: x + tf.random.uniform([], 0, 99, tf.int64), num_parallel_calls=2)
+
+
 LAYERS = keras.Sequential([keras.layers.RandomFlip(), keras.layers.RandomContrast(0.3)])
 DRAWN: dict[str, Make] = {
     "batches that are shuffled inside": lambda: (
@@ -229,6 +240,22 @@ DRAWN: dict[str, Make] = {
         .batch(4)
         .map(lambda x: tf.roll(x, tf.random.uniform([], 0, 4, tf.int32), 0), num_parallel_calls=2)
         .prefetch(1)
+    ),
+    "draws below operations that are made again": lambda: (
+        tf.data.Dataset.sample_from_datasets([drawing(), drawing().concatenate(drawing())], seed=3)
+        .batch(6)
+        .unbatch()
+        .ignore_errors()
+        .batch(2)
+        .rebatch(4)
+    ),
+    "draws below groups by length": lambda: (
+        drawing()
+        .bucket_by_sequence_length(lambda x: tf.cast(x % 2 + 1, tf.int32), [2], [4, 4])
+        .take(3)
+    ),
+    "draws below another dataset for each element": lambda: (
+        drawing().flat_map(lambda x: tf.data.Dataset.from_tensors(x).repeat(2)).batch(4)
     ),
     "mixup with two halves of the data": lambda: tf.data.Dataset.zip(
         (numbers().shuffle(9).batch(4), numbers().shuffle(9).batch(4))
