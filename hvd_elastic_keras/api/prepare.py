@@ -12,6 +12,7 @@ import tensorflow as tf
 from hvd_elastic_keras.api.first_steps import explained_first_steps
 from hvd_elastic_keras.api.fit_rounds import FitRounds, Prepared
 from hvd_elastic_keras.api.training import Training, own_steps
+from hvd_elastic_keras.common.errors import ConfigurationError
 from hvd_elastic_keras.common.garbage import not_collected
 from hvd_elastic_keras.data.input.interfaces import Input
 from hvd_elastic_keras.data.input.per_worker import PerWorkerInput
@@ -85,6 +86,7 @@ def prepare(
         before += [tf.identity(v) for v in variables.all[len(before) :]]
         told = _told_of(steps, variables, has_others=has_others)
         told += told_of_variables([v.name for v in training.beside if not can_be_sent(v)])
+        _check_batch_may_grow(training, steps[0])
         _explain_and_check(training.options, runners[0], steps[0])
         model.stop_training = False
         is_late = joins and _may_be_late(training, variables, steps[0])
@@ -95,6 +97,15 @@ def prepare(
     if is_late:
         state.may_be_late = lambda: not training.callbacks.calls_before_batch()
     return _prepared(training, runners, state), told
+
+
+def _check_batch_may_grow(training: Training, step: PartitionedStep) -> None:
+    if training.growth is not None and step.computes_whole:
+        raise ConfigurationError(
+            'batch="per_worker" was given, but the step counts on batches of one size (a fixed '
+            "batch size of an input, or x.shape[0]), expected one that takes batches of any size. "
+            "Use keras.Input(shape=...) and keras.ops.shape(x)[0], or leave it out."
+        )
 
 
 def _explain_and_check(options: RunOptions, runner: PhaseRunner, step: PartitionedStep) -> None:

@@ -302,3 +302,10 @@ def test_full_batches_of_a_model_with_a_loop_learn_with_the_scaled_rate(jit_comp
     plain.fit(x, y, batch_size=8, shuffle=False, verbose=0)
     for found, expected in zip(ours.get_weights(), plain.get_weights(), strict=True):
         np.testing.assert_allclose(found, expected, atol=1e-6)
+
+
+def test_a_step_that_counts_on_batches_of_one_size_is_refused() -> None:
+    model = keras.Sequential([keras.Input(batch_shape=(11, 4)), keras.layers.Dense(1)])
+    model.compile("sgd", "mse")
+    with pytest.raises(ConfigurationError, match="counts on batches of one size"):
+        model.fit(X, Y, batch_size=11, verbose=0, callbacks=[ElasticCallback(batch="per_worker")])
