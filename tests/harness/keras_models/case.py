@@ -37,10 +37,9 @@ class Expectation(enum.Enum):
 
     SAME = "equal to plain fit for any workers"
     OTHER = "another result, told of: the same for any workers"
-    REFUSED = "refused"
 
 
-SAME, OTHER, REFUSED = Expectation
+SAME, OTHER = Expectation
 
 
 @dataclasses.dataclass(frozen=True)
@@ -51,8 +50,8 @@ class Case:
       model: makes the compiled model; it is always the same one after `set_random_seed`.
       data: makes the arguments of `fit`, anew for each call.
       expect: how the result compares with plain `fit`'s.
-      told: a regular expression that must match the output before the first step or a refusal's
-        text; empty if there must be no output.
+      told: a regular expression that must match the output before the first step; empty if there
+        must be no output.
       surplus: whether Keras starts one step too many at the end of data of unknown length. That
         step counts in the optimizer's iterations.
       tolerance: the relative and the absolute tolerance.
