@@ -23,7 +23,11 @@ from hvd_elastic_keras.common.errors import ConfigurationError, DataError, Elast
 from hvd_elastic_keras.data.examples import structure
 from hvd_elastic_keras.data.input.interfaces import Input
 from hvd_elastic_keras.keras_internals.build_by_trace import has_own_step
-from hvd_elastic_keras.keras_internals.model_building import describe, first_sentence
+from hvd_elastic_keras.keras_internals.model_building import (
+    describe,
+    first_sentence,
+    has_fixed_batch_size,
+)
 from hvd_elastic_keras.keras_internals.model_errors import UNKNOWN_SIZE, remedy
 from hvd_elastic_keras.observe.notices import notices
 
@@ -41,11 +45,27 @@ def try_first_examples(model: keras.Model, source: Input, name: str) -> None:
     Raises:
       DataError: the model cannot compute the loss.
     """
-    batch = structure.cut(source.first_batch(), 0, TRIED_EXAMPLES)
+    whole = source.first_batch()
+    batch = whole
+    if not has_fixed_batch_size(model):
+        batch = structure.cut(whole, 0, TRIED_EXAMPLES)
     count = structure.num_examples(batch)
     _warn_of_what_is_not_finite(batch, name)
     if has_own_step(model):
         return  # its own step may do anything with a batch
+    error = _error_on(model, batch)
+    if error is None or (source.has_one_size and _error_on(model, whole) is None):
+        return
+    says = first_sentence(error)
+    raise DataError(
+        f"The model fails on the first {count} examples of {name}, which are "
+        f"{describe(source.batch_spec)}: {type(error).__name__}: {says} "
+        f"{remedy(says, source.batch_spec) or 'Change the data, the model or its loss.'}"
+    ) from error
+
+
+def _error_on(model: keras.Model, batch: Any) -> Exception | None:
+    """Returns the error of the model or its loss on a batch; None if there is none."""
     x, y, sample_weight = keras.utils.unpack_x_y_sample_weight(batch)
     try:
         # The scope keeps variables unchanged. Regularizers ask the scope for the weights.
@@ -54,12 +74,8 @@ def try_first_examples(model: keras.Model, source: Input, name: str) -> None:
             y_pred = model(x, training=False)
             model.compute_loss(x=x, y=y, y_pred=y_pred, sample_weight=sample_weight, training=False)
     except Exception as error:  # layers and losses may raise anything
-        says = first_sentence(error)
-        raise DataError(
-            f"The model fails on the first {count} examples of {name}, which are "
-            f"{describe(source.batch_spec)}: {type(error).__name__}: {says} "
-            f"{remedy(says, source.batch_spec) or 'Change the data, the model or its loss.'}"
-        ) from error
+        return error
+    return None
 
 
 def _warn_of_what_is_not_finite(batch: Any, name: str) -> None:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import dataclasses
 
 from hvd_elastic_keras.common.errors import DataError
-from hvd_elastic_keras.data.examples.structure import Layout
 from hvd_elastic_keras.data.input.fit_epochs import FitInput
+from hvd_elastic_keras.data.input.interfaces import full_spec
 from hvd_elastic_keras.data.input.of_adapter import (
     FitReader,
     OrderSeed,
@@ -88,10 +88,7 @@ class FitInputs:
         )
         evaluates = call.validation is not None
         first = source.first_batch()
-        layout = Layout(source.batch_spec, source.per_row)
-        full = (
-            layout.pack(layout.of_size(source.global_batch_size)) if source.has_one_size else None
-        )
+        full = full_spec(source)
         model_building.build(
             call.model, source.batch_spec, first, full_spec=full, evaluates=evaluates
         )

@@ -33,6 +33,7 @@ from hvd_elastic_keras.common.errors import DataError, ElasticError, ModelModule
 from hvd_elastic_keras.common.predictions import Output, PartFiles, Range, names_in, structure_of
 from hvd_elastic_keras.data.examples import structure
 from hvd_elastic_keras.data.examples.structure import Layout
+from hvd_elastic_keras.data.input.interfaces import full_spec
 from hvd_elastic_keras.data.input.pipeline import Pipeline
 from hvd_elastic_keras.data.sources.source import DataLike, as_source
 from hvd_elastic_keras.keras_internals import model_building, release
@@ -81,7 +82,8 @@ class InferenceJob:
         """The model's outputs for the first examples."""
         if self.evaluates:
             model_building.check_compiled(self.model)
-            model_building.build(self.model, self.pipeline.batch_spec)
+            full = full_spec(self.pipeline)
+            model_building.build(self.model, self.pipeline.batch_spec, full_spec=full)
         else:
             model_building.check_any_batch_size(self.model)
             self.predictor = Predictor(self.model, Layout(self.pipeline.batch_spec))

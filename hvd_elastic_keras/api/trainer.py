@@ -16,6 +16,7 @@ from hvd_elastic_keras.api.fit_in_elastic_run import rounds_of_fit
 from hvd_elastic_keras.api.prepare import explain_step
 from hvd_elastic_keras.api.train import train
 from hvd_elastic_keras.api.training import Training
+from hvd_elastic_keras.data.input.interfaces import full_spec
 from hvd_elastic_keras.data.input.per_worker import PerWorkerInput
 from hvd_elastic_keras.data.input.pipeline import Pipeline
 from hvd_elastic_keras.data.sources.iterators import check_apart
@@ -106,7 +107,8 @@ class Trainer:
         self._data = {"train": dataset, "validation": validation}
         self._counted = dict(counted or {})
         self._read_data()
-        model_building.build(model, self._train.batch_spec)
+        full = full_spec(self._train)
+        model_building.build(model, self._train.batch_spec, full_spec=full)
         self._cut_batches()
         self._user_callbacks = list(callbacks)
         self._fitted = False

@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import inspect
 import itertools
+import random
 import re
 from typing import Any
 
@@ -102,12 +103,12 @@ def num_batch_norms(model: keras.Model) -> int:
 
 
 def has_fixed_batch_size(model: keras.Model) -> bool:
-    """Whether the model accepts batches of one size only, as stateful layers do."""
+    """Whether an input has a fixed batch size, which stateful layers need."""
     return any(i.shape[0] is not None for i in getattr(model, "inputs", None) or ())
 
 
 def check_any_batch_size(model: keras.Model) -> None:
-    """Raises `ConfigurationError` if the model accepts batches of one size only."""
+    """Raises `ConfigurationError` if an input has a fixed batch size."""
     if has_fixed_batch_size(model):
         shape = next(i.shape for i in model.inputs if i.shape[0] is not None)
         raise ConfigurationError(
@@ -163,11 +164,14 @@ def build(
     evaluates = evaluates and batch is not None
     if has_fixed_batch_size(model):
         batch_spec = _of_fixed_size(model, batch_spec)
+    before, state = len(model.variables), random.getstate()
     with early_optimizers.built_early(model):
         try:
-            _build(model, batch_spec, batch, evaluates=evaluates)
+            _build(model, batch_spec, batch, full_spec=full_spec, evaluates=evaluates)
         except Exception:
-            if full_spec is not None:
+            # Variables that were made would be made twice, with other initial values.
+            if full_spec is not None and len(model.variables) == before:
+                random.setstate(state)  # initial values without a seed follow from it
                 with contextlib.suppress(Exception):  # the first error tells more
                     _build(model, full_spec, batch, evaluates=evaluates)
                     return
@@ -185,10 +189,13 @@ def _of_fixed_size(model: keras.Model, batch_spec: Any) -> Any:
     return tf.nest.map_structure(fixed, batch_spec)
 
 
-def _build(model: keras.Model, batch_spec: Any, batch: Any, *, evaluates: bool) -> None:
+def _build(
+    model: keras.Model, batch_spec: Any, batch: Any, *, full_spec: Any = None, evaluates: bool
+) -> None:
     had_metrics = _has_built_metrics(model)
+    specs = [spec for spec in (batch_spec, full_spec) if spec is not None]
     traced = has_own_step(model) and not model.run_eagerly
-    traced = traced and built_by_trace(model, batch_spec, evaluates=evaluates)
+    traced = traced and any(built_by_trace(model, spec, evaluates=evaluates) for spec in specs)
     if not traced or batch is None:
         _build_by_call(model, batch_spec, batch)
     note_metrics_built_early(model, had_metrics)

@@ -73,16 +73,14 @@ def _with_few_rows(
 ) -> None:
     """Calls a function with the first micro-batch, or the first two if they have one row each.
 
-    If `is_whole`, it is called with the whole batch. If a step does not take these rows, it may
-    count on the size of its batches, as `tf.reshape(x, (32, 8))` does. Then the function is called
-    with the whole batch. If the workers do not share a batch, it has a single micro-batch, the
-    whole batch.
+    If `is_whole`, the function gets the whole batch. So it does if the step does not take a few
+    rows: it may count on the size of its batches, as `tf.reshape(x, (32, 8))` does.
     """
     count = phase.input.num_micro_batches
     size = structure.num_examples(phase.input.first_batch())
-    few = (
-        count if is_whole else min(count, 2 if size <= count else 1)
-    )  # batches of one row have a graph of their own
+    few = min(count, 2 if size <= count else 1)  # batches of one row have a graph of their own
+    if is_whole:
+        few = count
     try:
         warm(_as_whole_batch(first_rows(phase, few)))
     except tf.errors.InvalidArgumentError:

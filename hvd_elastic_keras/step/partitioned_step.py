@@ -84,7 +84,7 @@ class PartitionedStep(SharedStep):
 
     def may_be_late(self) -> bool:
         """Prepares for a step before the state is there. Returns whether that is possible."""
-        if self._late is None and not self.calls_python:
+        if self._late is None and not self.calls_python and not self.computes_whole:
             self._late = LateStep.of(self)
         return self._late is not None
 

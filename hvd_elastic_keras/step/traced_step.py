@@ -130,6 +130,8 @@ class TracedStep:
         clear_losses(self.model)
         try:
             return self._capture(self._batch.of_size(self.num_rows))
+        except ElasticError:
+            raise
         except Exception:  # the error of the trace for any size tells more
             log.debug("the step cannot be traced for one size, either", exc_info=True)
             return None
@@ -137,7 +139,7 @@ class TracedStep:
     @property
     def _specs(self) -> list[Any]:
         """The specs of the tensors for which the step was traced."""
-        has_one = self.computes_whole and self._has_one_trace
+        has_one = bool(self.captured) and self._has_one_trace
         return self._batch.of_size(self.num_rows) if has_one else self._batch.flat_spec
 
     @functools.cached_property
@@ -198,7 +200,7 @@ class TracedStep:
         """Texts that the user should read before the first step of a job with several workers."""
         return plan.listed(
             [
-                [plan.COMPUTES_WHOLE.format(self.num_rows)] if self.computes_whole else [],
+                [plan.COMPUTES_WHOLE] if self.computes_whole else [],
                 [plan.EAGERLY] if self._runs_eagerly else [],
                 plan.told_of_variables(self._not_sent) if self._runs_eagerly else [],
                 [plan.WITHOUT_XLA] if self.model.jit_compile else [],

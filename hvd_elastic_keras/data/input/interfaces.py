@@ -15,7 +15,7 @@ from typing import Any, Protocol
 
 from hvd_elastic_keras.common.batch_plan import Share
 from hvd_elastic_keras.data.examples.batch_log import BatchLog
-from hvd_elastic_keras.data.examples.structure import Structure
+from hvd_elastic_keras.data.examples.structure import Layout, Structure
 from hvd_elastic_keras.data.plan.example_ids import Ids
 from hvd_elastic_keras.data.plan.partition import StepShare
 
@@ -221,6 +221,14 @@ class PassInput(BatchSizes, PassLength, WorkerBatches, ExamplePlan, HasHooks, Pr
 
 class Input(BatchSizes, PassLength, WorkerBatches, ExamplePlan, EpochEnds, Protocol):
     """The input of the training loop: the steps of an epoch, cut into micro-batches."""
+
+
+def full_spec(source: Input) -> Structure | None:
+    """Returns the specs of a batch if all batches are of the same size; else None."""
+    if not source.has_one_size:
+        return None
+    layout = Layout(source.batch_spec, source.per_row)
+    return layout.pack(layout.of_size(source.global_batch_size))
 
 
 class EpochHooks:

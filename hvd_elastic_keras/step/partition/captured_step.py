@@ -119,7 +119,7 @@ def capture(
     per_row: Sequence[int] | None = None,
     draws_by_xla: bool = False,
 ) -> CapturedStep:
-    """Traces a step for batches of any number of rows.
+    """Traces a step.
 
     Random numbers that would come from a state inside the process follow from `seed` and from the
     number of the step instead. They are the same on all workers, but differ from plain `fit`.

@@ -26,7 +26,7 @@ EAGERLY = (
     "its Python code in each step."
 )
 COMPUTES_WHOLE = (
-    "This model counts on batches of {} examples (a fixed batch size of an input, or x.shape[0]): "
+    "This model counts on the size of its batches (a fixed batch size of an input, or x.shape[0]): "
     "each worker computes whole batches, and more workers are not faster. To let workers share "
     "the batches, give inputs no batch size, and take the number of examples from the data: "
     "keras.ops.shape(x)[0]."
