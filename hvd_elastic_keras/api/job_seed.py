@@ -28,12 +28,25 @@ WHY = "generators without a seed draw from the job's seed"
 def install(seed: JobSeed) -> None:
     """Seeds this process: `random` at once, the other packages when they are imported."""
     random.seed(seed.number)
+    _note_own_seeds()
     sys.meta_path.insert(0, _BeforeImport)
     for package in _BeforeImport.states:
         patches.after_import([package], functools.partial(_BeforeImport.restore, package))
     patches.after_import(["numpy"], lambda: _seed_numpy(seed.number))
     patches.after_import(["tensorflow"], lambda: _seed_tensorflow(seed))
     patches.after_import(["tensorflow", "keras"], lambda: _seed_keras(seed))
+
+
+def _note_own_seeds() -> None:
+    """Leaves the state to imports once the script has seeded it: as in plain Python, they draw."""
+    original = random.seed
+
+    @functools.wraps(original)
+    def seed(*arguments: Any, **named: Any) -> None:
+        _BeforeImport.is_of_job = False
+        original(*arguments, **named)
+
+    patches.install(random, "seed", seed, WHY)
 
 
 def _seed_numpy(job_seed: int) -> None:
@@ -62,6 +75,8 @@ class _BeforeImport:
     Python asks the entries of `sys.meta_path` for each module that is imported.
     """
 
+    is_of_job = True
+    """Whether the state is the job's, which the script has not seeded."""
     states: ClassVar[dict[str, Any]] = dict.fromkeys(("tensorflow", "keras"))
     """The state before the import of each package."""
 
@@ -74,7 +89,7 @@ class _BeforeImport:
     @classmethod
     def restore(cls, name: str) -> None:
         """Restores the state; called when the package has been imported."""
-        if cls.states[name] is not None:
+        if cls.is_of_job and cls.states[name] is not None:
             random.setstate(cls.states[name])
 
 

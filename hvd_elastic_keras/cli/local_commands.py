@@ -1,6 +1,6 @@
-"""The commands of `ctl` that need no master: `list`, `logs`, `env`, `manifests`, mostly `stop`.
+"""The commands of `ctl` that work without a master: `list`, `logs`, `env`, `manifests`, `stop`.
 
-`ctl stop` asks the master, or, if a killed launcher has left workers behind, these. `ctl env`
+`ctl stop` asks the master. If a killed launcher has left workers behind, it asks these. `ctl env`
 leaves out values that may be secret: tokens, keys and passwords, and the arguments of a script.
 """
 
@@ -197,17 +197,17 @@ def stop(job_dir: Path) -> int:
     this host are asked to leave.
 
     Returns:
-      1 if a worker has not left in time.
+      1 if a worker has not left in time, or none is left on this host.
     """
     try:
         return control_job.stop(job_dir)
     except MasterUnreachableError:
         try:
             lock = job_directory.locked(job_dir)
-        except locks.LockHeldError:
+        except (locks.LockHeldError, OSError):
             lock = None
         if lock is None:
-            raise  # the launcher lives, but does not answer
+            raise  # the launcher may live
         try:
             left = kept_workers(job_dir / files.WORKERS)
             left = {i: w for i, w in left.items() if w.belongs_to(job_dir / files.WORKERS)}
@@ -218,9 +218,11 @@ def stop(job_dir: Path) -> int:
 
 def _end_without_launcher(job_dir: Path, left: dict[str, WorkerRecord]) -> int:
     if not left:
-        gone = "the launcher of this job is gone, and no worker of it is left on this host"
-        print(f"{gone}; {job_directory.to_continue(job_dir)}")
-        return 0
+        print(
+            "the launcher of this job is gone, and no worker of it is left on this host. Workers "
+            "on other hosts leave when they have waited for --master_timeout_s"
+        )
+        return 1
     names = f"{counted(len(left), 'worker')} ({', '.join(sorted(left))})"
     print(f"the launcher of this job is gone; {names} on this host leave after the current step")
     for worker in left.values():
@@ -229,7 +231,7 @@ def _end_without_launcher(job_dir: Path, left: dict[str, WorkerRecord]) -> int:
     late = [
         worker_id
         for worker_id, worker in left.items()
-        if not until_ended(worker.keeper, max(0.0, limit - time.monotonic()))
+        if worker.is_kept and not until_ended(worker.keeper, max(0.0, limit - time.monotonic()))
     ]
     if late:
         print(f"still running after {STOP_LIMIT_S:.0f} s: {', '.join(late)}", file=sys.stderr)

@@ -13,6 +13,7 @@
 | `Model.fit`, `api/unchanged_fit.py`           | `fit` of a script that `run` starts is elastic   |
 | `Strategy.scope`, `api/unchanged_fit.py`      | workers share the batches, no strategy does      |
 | `default_rng`, `api/job_seed.py`              | generators without a seed are alike in workers   |
+| `random.seed`, `api/job_seed.py`              | imports draw from the script's own seed          |
 | `Dataset.cache`, `sources/cache_files.py`     | workers do not write the same files              |
 | `download_and_prepare`, `state/dataset_preparation.py` | the same, for tensorflow-datasets       |
 

@@ -105,7 +105,8 @@ def is_repeat(part: tf.data.Dataset) -> bool:
 def is_unseeded_shuffle(part: tf.data.Dataset) -> bool:
     """Whether a part is a shuffle whose order cannot be reproduced."""
     seeds = [getattr(part, name, None) for name in ("_seed", "_seed2")]
-    return is_shuffle(part) and all(s is not None and int(s) == 0 for s in seeds)
+    draws = is_shuffle(part) or "RandomDataset" in type(part).__name__
+    return draws and all(s is not None and int(s) == 0 for s in seeds)
 
 
 def need_not_keep_order(part: tf.data.Dataset) -> bool:
@@ -207,7 +208,8 @@ def method_of(part: tf.data.Dataset) -> str:
     """Returns the name of the method of `tf.data.Dataset` that has made a part."""
     kind = type(part).__name__.strip("_").removesuffix("V2").removesuffix("Dataset")
     words = re.findall("[A-Z][a-z]*", kind.removeprefix("Parallel"))
-    return "_".join(words).lower()
+    name = "_".join(words).lower()
+    return {"directed_interleave": "sample_from_datasets"}.get(name, name)
 
 
 def only_chooses(part: tf.data.Dataset) -> bool:

@@ -25,6 +25,7 @@ from tensorflow.python.ops import gen_dataset_ops
 from hvd_elastic_keras.keras_internals.dataset_parts import (
     Remade,
     batch_of,
+    functions_of,
     need_not_keep_order,
     parts_of,
     passes_elements_on,
@@ -44,6 +45,11 @@ WITHOUT_STATE = frozenset(
 )
 """Kinds of datasets that depend on their inputs and arguments only. They are made again from their
 nodes in the serialized dataset."""
+OF_CHANCE = (
+    *("Generator", "Multinomial", "PyFunc", "Random", "Shuffle", "TruncatedNormal"),
+    *("StatefulStandard", "StatefulUniform"),
+)
+"""Parts of the names of operations that may do something else each time."""
 MOST_SERIALIZED_BYTES = 2**28
 """A dataset with more bytes of tensors than this is not serialized."""
 
@@ -92,8 +98,13 @@ def chosen_like(part: tf.data.Dataset, other: tf.data.Dataset) -> tf.data.Datase
     return None
 
 
-def remade_of(part: tf.data.Dataset, others: Sequence[tf.data.Dataset]) -> tf.data.Dataset | None:
+def remade_of(
+    part: tf.data.Dataset, others: Sequence[tf.data.Dataset], kept: dict[int, Any]
+) -> tf.data.Dataset | None:
     """Does with other datasets, of elements of the same kind, what a part does with its inputs.
+
+    Args:
+      kept: the serialized nodes of parts, by the ids of the parts. They are added here.
 
     Returns:
       The dataset; None if the part cannot be made again.
@@ -103,13 +114,43 @@ def remade_of(part: tf.data.Dataset, others: Sequence[tf.data.Dataset]) -> tf.da
         return Remade(others[0]._variant_tensor, part.element_spec, others, part)
     if kind not in WITHOUT_STATE:
         return _remade(part, others[0]) if len(others) == 1 else None
+    if id(part) not in kept:
+        kept[id(part)] = _nodes_above_inputs(part, len(others))
+    if kept[id(part)] is None:
+        return None
+    graph, root, inputs = kept[id(part)]
+    variants = [other._variant_tensor for other in others]
+    return Remade(_imported(graph, root, inputs, variants), part.element_spec, others, part)
+
+
+def _nodes_above_inputs(
+    part: tf.data.Dataset, num_inputs: int
+) -> tuple[Any, str, list[str]] | None:
+    """Returns a serialized part without its inputs, its node's name, and those of its inputs.
+
+    Returns None if its functions draw or shuffle: that could differ from worker to worker.
+    """
+    nodes = (n for function in functions_of(part) for n in nodes_of(function.function.graph))
+    if any(word in node.op for node in nodes for word in OF_CHANCE):
+        return None
     graph = _serialized(part)
     if graph is None:
         return None
-    root = _without_end(graph)
-    (inputs,) = (node.input[: len(others)] for node in graph.node if node.name == root)
-    variants = [other._variant_tensor for other in others]
-    return Remade(_imported(graph, root, inputs, variants), part.element_spec, others, part)
+    root = _pop_root(graph)
+    known = {node.name: node for node in graph.node}
+    inputs = list(known[root].input[:num_inputs])
+    needed: set[str] = set()
+    todo = [root]
+    while todo:
+        name = todo.pop()
+        if name not in needed and name not in inputs:
+            needed.add(name)
+            todo += [word.lstrip("^").partition(":")[0] for word in known[name].input]
+    for name, node in known.items():
+        if name not in needed:
+            graph.node.remove(node)
+    _keep_order(graph)
+    return graph, root, inputs
 
 
 def _remade(part: tf.data.Dataset, other: tf.data.Dataset) -> tf.data.Dataset | None:
@@ -179,17 +220,9 @@ def in_order(dataset: tf.data.Dataset) -> tf.data.Dataset | None:
     graph = _serialized(dataset)
     if graph is None:
         return None
-    in_functions = (n for function in graph.library.function for n in function.node_def)
-    free = [
-        node
-        for node in (*graph.node, *in_functions)
-        if "deterministic" in node.attr and node.attr["deterministic"].s == b"false"
-    ]
-    if not free:
+    if not _keep_order(graph):
         return dataset
-    for node in free:
-        node.attr["deterministic"].s = b"true"
-    return Remade(_imported(graph, _without_end(graph)), dataset.element_spec, (), dataset)
+    return Remade(_imported(graph, _pop_root(graph)), dataset.element_spec, (), dataset)
 
 
 def _may_leave_order(part: tf.data.Dataset) -> bool:
@@ -215,7 +248,20 @@ def _root_of(graph: Any) -> str:
     return str(end.input[0])
 
 
-def _without_end(graph: Any) -> str:
+def _keep_order(graph: Any) -> bool:
+    """Lets operations give their elements in order. Returns whether one did not have to."""
+    in_functions = (n for function in graph.library.function for n in function.node_def)
+    free = [
+        node
+        for node in (*graph.node, *in_functions)
+        if "deterministic" in node.attr and node.attr["deterministic"].s == b"false"
+    ]
+    for node in free:
+        node.attr["deterministic"].s = b"true"
+    return bool(free)
+
+
+def _pop_root(graph: Any) -> str:
     """Removes the node that returns the dataset; returns the name of the one that makes it."""
     root = _root_of(graph)
     (end,) = (node for node in graph.node if node.op == "_Retval")

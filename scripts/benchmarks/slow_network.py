@@ -45,7 +45,7 @@ from hvd_elastic_keras.keras_internals.model_variables import variables_of  # no
 from hvd_elastic_keras.settings.options import COMPRESSIONS, NO_COMPRESSION  # noqa: E402
 from hvd_elastic_keras.step.compiled_steps import compiled_step  # noqa: E402
 from hvd_elastic_keras.step.partition import gradients as gradient_parts  # noqa: E402
-from hvd_elastic_keras.step.traced_step import StepOptions  # noqa: E402
+from hvd_elastic_keras.step.step_options import StepOptions  # noqa: E402
 from hvd_elastic_keras.step.world import world_of_process  # noqa: E402
 
 _RATE = flags.DEFINE_string("rate", "1gbit", "Of the network; empty does not limit it.")

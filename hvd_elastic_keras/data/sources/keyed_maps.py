@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import tensorflow as tf
 
@@ -30,6 +31,8 @@ class KeyedMaps:
         self._functions: dict[int, Callable[..., Structure]] = {}
         self._below: dict[int, tf.data.Dataset | None] = {}
         """What lies below these maps: the same in all passes."""
+        self._remade: dict[int, Any] = {}
+        """What is known of the parts above these maps."""
 
     def of(self, dataset: tf.data.Dataset, number: int) -> tf.data.Dataset:
         """Returns the pipeline of a pass.
@@ -50,7 +53,7 @@ class KeyedMaps:
             made = self._mapped(dataset, below, number)
         else:
             parts = [self.of(part, number) for part in dataset._inputs()]
-            made = dataset_remaking.remade_of(dataset, parts)
+            made = dataset_remaking.remade_of(dataset, parts, self._remade)
         if made is None:
             raise ReadWholeError
         return made

@@ -182,7 +182,7 @@ WHOLE: dict[str, tuple[Make, str]] = {
         lambda: tf.data.Dataset.sample_from_datasets(
             [numbers().map(lambda x: x + 1), numbers()], seed=3
         ).batch(4),
-        "stands below directed_interleave(...)",
+        "stands below sample_from_datasets(...)",
     ),
     "rows of different lengths": (
         lambda: numbers().map(lambda x: tf.range(x % 2 + 1)).padded_batch(4),
@@ -256,6 +256,16 @@ DRAWN: dict[str, Make] = {
     ),
     "draws below another dataset for each element": lambda: (
         drawing().flat_map(lambda x: tf.data.Dataset.from_tensors(x).repeat(2)).batch(4)
+    ),
+    "draws below windows": lambda: (
+        drawing()
+        .scan(tf.constant(0, tf.int64), lambda total, x: (total + x, total + x))
+        .take_while(lambda x: x < 10**9)
+        .unique()
+        .shard(2, 0)
+        .window(2, shift=1, drop_remainder=True)
+        .flat_map(lambda window: window.batch(2))
+        .batch(3)
     ),
     "mixup with two halves of the data": lambda: tf.data.Dataset.zip(
         (numbers().shuffle(9).batch(4), numbers().shuffle(9).batch(4))
@@ -617,6 +627,14 @@ def test_random_numbers_are_the_same_for_any_workers_and_differ_by_element_and_p
     assert_same(joined(parts), first)
     assert_same(rows(worker(), 1, Share(0, 6), 2), second[2:])
     assert not np.array_equal(np.sort(np.concatenate(first), 0), np.sort(np.concatenate(second), 0))
+
+
+def test_a_shuffle_inside_of_a_function_above_a_map_that_draws_is_refused() -> None:
+    def inner(x: tf.Tensor) -> tf.data.Dataset:
+        return tf.data.Dataset.from_tensors(x).repeat(3).shuffle(3)
+
+    with pytest.raises(DataError, match="num_parallel_calls"):
+        read_whole(drawing().flat_map(inner).batch(2))
 
 
 def test_unseeded_numbers_are_drawn_too() -> None:
