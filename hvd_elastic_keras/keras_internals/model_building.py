@@ -8,7 +8,6 @@ from __future__ import annotations
 import contextlib
 import inspect
 import itertools
-import random
 import re
 from typing import Any
 
@@ -164,18 +163,27 @@ def build(
     evaluates = evaluates and batch is not None
     if has_fixed_batch_size(model):
         batch_spec = _of_fixed_size(model, batch_spec)
-    before, state = len(model.variables), random.getstate()
+    before = _variables_of_unbuilt(model)
     with early_optimizers.built_early(model):
         try:
             _build(model, batch_spec, batch, full_spec=full_spec, evaluates=evaluates)
         except Exception:
-            # Variables that were made would be made twice, with other initial values.
-            if full_spec is not None and len(model.variables) == before:
-                random.setstate(state)  # initial values without a seed follow from it
+            # A layer that failed within `build` would make its variables twice.
+            after = _variables_of_unbuilt(model)
+            if full_spec is not None and all(n <= before.get(k, 0) for k, n in after.items()):
                 with contextlib.suppress(Exception):  # the first error tells more
                     _build(model, full_spec, batch, evaluates=evaluates)
                     return
             raise
+
+
+def _variables_of_unbuilt(model: keras.Model) -> dict[int, int]:
+    """Returns how many variables of their own the layers have that are not built, by their ids."""
+    return {
+        id(layer): len(layer._trainable_variables) + len(layer._non_trainable_variables)
+        for layer in layers_of(model)
+        if not layer.built
+    }
 
 
 def _of_fixed_size(model: keras.Model, batch_spec: Any) -> Any:
