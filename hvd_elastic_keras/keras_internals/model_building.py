@@ -168,9 +168,11 @@ def build(
         try:
             _build(model, batch_spec, batch, full_spec=full_spec, evaluates=evaluates)
         except Exception:
-            # A layer that failed within `build` would make its variables twice.
+            # If the model is built, a loss or a metric has failed. A layer that has failed within
+            # its own `build` would make its variables twice.
             after = _variables_of_unbuilt(model)
-            if full_spec is not None and all(n <= before.get(k, 0) for k, n in after.items()):
+            may_try = not model.built and all(n <= before.get(k, 0) for k, n in after.items())
+            if full_spec is not None and may_try:
                 with contextlib.suppress(Exception):  # the first error tells more
                     _build(model, full_spec, batch, evaluates=evaluates)
                     return
